@@ -23,7 +23,7 @@ from attsvm.norms import (
 )
 from attsvm.norms.names import from_saved, saved_words
 from attsvm.norms.norms import NORMS, SAVED, DualMaxNorm
-from attsvm.program.routes import ROUTES, route_of
+from attsvm.program.solve import ROUTES, route_of
 
 pytestmark = pytest.mark.quick
 

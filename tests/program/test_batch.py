@@ -10,9 +10,9 @@ from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius as norm
 from attsvm.program.certificate import certify_scaled
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import batch
-from attsvm.program.frobenius.batch import solve_runs_by_gram
+from attsvm.program.frobenius import gram
 from attsvm.program.frobenius.dense import solve_rows
+from attsvm.program.frobenius.gram import solve_runs_by_gram
 from attsvm.program.frobenius.route import GRAM_ROWS, solve_frobenius
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solve import refined
@@ -58,7 +58,7 @@ def test_near_the_threshold_each_verdict_is_that_of_a_linear_program(shape):
 def test_the_loops_agree_with_orthogonal_factors_of_the_rows():
     rows = Constraints.of(*random_runs(40, 6, 8, 10, 10, seed=1))
     answer = solve_runs_by_gram(rows)
-    assert (answer.gap == batch.GAP).all()
+    assert (answer.gap == gram.GAP).all()
     for k in range(40):
         point = solve_rows(*dense(rows.run(k)))
         W = answer.W[k].ravel()
@@ -97,7 +97,7 @@ def test_what_the_gram_matrix_cannot_see_is_left_to_an_exact_method():
     keys[1, 1], first[1, 1] = keys[1, 0], (first[1, 0] + 1) % 8
     queries[1, 1] = queries[1, 0] + 1e-7 * queries[1, 2]
     rows = Constraints.of(Tokens(keys, queries), first)
-    seen = solve_runs_by_gram(rows).gap == batch.GAP
+    seen = solve_runs_by_gram(rows).gap == gram.GAP
     solution = max_margin(Tokens(keys, queries), first)
     assert seen.tolist() == [True, False, True]
     assert solution.separable.all()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from attsvm.numbers.doubled import ROUNDING, Doubled, exact_product, exact_sum
-from attsvm.program.extended_precision import numbers
+from attsvm.program.extended_precision import balls
 
 mp = mpmath.mp.clone()
 mp.dps = 60
@@ -81,17 +81,17 @@ def test_roots_and_powers():
     assert error(a.sqrt(), roots, roots) <= ENTRIES
     for exponent in (0.3, 2.0, 2.5, 40.0):
         powers = np.vectorize(lambda x, p=exponent: mp.power(x, p), otypes=[object])(exact(a))
-        assert error(numbers.power(a, exponent), powers, powers) <= 100 * ENTRIES
+        assert error(balls.power(a, exponent), powers, powers) <= 100 * ENTRIES
 
 
 def test_systems_are_solved_that_float64_cannot_tell_from_singular():
     hilbert = Doubled(np.ones((9, 9))) / (1.0 + np.arange(9.0)[:, None] + np.arange(9.0))
     right = hilbert @ Doubled(np.ones(9))
-    assert np.abs(numbers.solve_positive(hilbert, right).hi - 1).max() <= 1e-14
-    assert np.abs(numbers.solve_positive(hilbert.hi, right.hi) - 1).max() > 1e-7
+    assert np.abs(balls.solve_positive(hilbert, right).hi - 1).max() <= 1e-14
+    assert np.abs(balls.solve_positive(hilbert.hi, right.hi) - 1).max() > 1e-7
 
 
 @pytest.mark.parametrize("kind", [Doubled, np.asarray], ids=["doubled", "float64"])
 def test_a_matrix_that_is_not_positive_is_refused(kind):
     with pytest.raises(np.linalg.LinAlgError, match="not positive"):
-        numbers.solve_positive(kind(np.diag([1.0, -1.0])), kind(np.ones(2)))
+        balls.solve_positive(kind(np.diag([1.0, -1.0])), kind(np.ones(2)))

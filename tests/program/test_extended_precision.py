@@ -9,7 +9,7 @@ from attsvm.norms import Entrywise, frobenius, l1, linf, nuclear, spectral
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.certificate import certify_scaled
 from attsvm.program.constraints import Constraints
-from attsvm.program.extended_precision import rounding
+from attsvm.program.extended_precision import pool
 from attsvm.program.extended_precision.balls import Bowl, unit_ball
 from attsvm.program.extended_precision.pool import Pool
 from attsvm.program.extended_precision.route import solve_in_extended_precision
@@ -119,7 +119,7 @@ def test_a_kind_factor_saves_the_margins_that_rounding_loses():
         A = random.standard_normal((3, 3))
         A[2] = -A[0] - A[1] + 1e-9 * random.standard_normal(3)
         W = Doubled(*(np.array([getattr(x, part) for x in _solved(A)]) for part in ("real", "imag")))
-        kind.append(_shortfall(A, rounding.weight(W, _pool(A))))
+        kind.append(_shortfall(A, pool.rounded_weight(W, _pool(A))))
         plain.append(_shortfall(A, W.hi))
     assert max(kind) <= 5e-9
     assert np.median(plain) > 2e-8
@@ -134,8 +134,8 @@ def _pool(A):
 def test_where_no_factor_has_a_loss_the_numbers_are_rounded_as_they_are():
     numbers, bad = np.array([1.0, 2.0]), np.array([np.nan, 0.5])
     scaled = lambda factor: np.outer(1.0 + factor, numbers)  # noqa: E731
-    none = rounding._kindest(lambda factor: (np.full(len(factor), np.nan), scaled(factor)), 1)
-    some = rounding._kindest(lambda factor: (np.resize(bad, len(factor)), scaled(factor)), 1)
+    none = pool._least_loss(lambda factor: (np.full(len(factor), np.nan), scaled(factor)), 1)
+    some = pool._least_loss(lambda factor: (np.resize(bad, len(factor)), scaled(factor)), 1)
     assert np.array_equal(none, numbers)
     assert not np.array_equal(some, numbers)
 

@@ -5,9 +5,10 @@ import pytest
 
 from attsvm import Tokens
 from attsvm.norms import frobenius
+from attsvm.program import working_set
 from attsvm.program.certificate import certify
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import active_set, dense as written_out, resumed, route
+from attsvm.program.frobenius import active_set, dense, route
 from attsvm.program.frobenius.route import solve_frobenius
 
 EXACT = 1e-12
@@ -160,7 +161,7 @@ def test_a_shared_offset_of_the_keys_does_not_matter():
 
 
 def test_a_pool_that_overflows_forgets_rows_and_finds_them_again(monkeypatch):
-    monkeypatch.setattr(resumed, "POOL", 24)
+    monkeypatch.setattr(working_set, "LARGEST_POOL", 24)
     monkeypatch.setattr(route, "NUMBERS_OF_VECTORS", 0)
     keys, best = planted(400, 20, 8, shift=1e-3)
     assert solved(Constraints.of(Tokens(keys), best))[2].worst <= GAP
@@ -246,20 +247,20 @@ def test_rows_can_be_appended_after_a_solve():
     A *= np.sign(A @ np.ones(12))[:, None]
     state = active_set.empty(200, 12)
     for part in np.split(np.arange(200), 4):
-        length = written_out.lengths(A[part])
+        length = dense.lengths(A[part])
         state.rows[part] = A[part] / length[:, None]
         active_set.append(state, 1 / length, np.zeros(50, bool))
         assert active_set.advance(state) == active_set.SOLVED
-    assert np.allclose(state.p, written_out.solve_rows(A, np.ones(200)).w, rtol=1e-10)
+    assert np.allclose(state.p, dense.solve_rows(A, np.ones(200)).w, rtol=1e-10)
 
 
 def test_fewer_rows_than_columns_are_solved_in_their_span():
     rng = np.random.default_rng(8)
     A = rng.standard_normal((6, 500))
-    point = written_out.solve_rows(A, np.ones(6))
+    point = dense.solve_rows(A, np.ones(6))
     assert np.allclose(point.w, A.T @ point.multipliers, atol=EXACT)
     assert (A @ point.w).min() >= 1 - EXACT
-    assert not written_out.solve_rows(np.vstack([A, -A[:1]]), np.ones(7)).separable
+    assert not dense.solve_rows(np.vstack([A, -A[:1]]), np.ones(7)).separable
 
 
 def test_a_solution_of_a_smaller_pool_is_rejected():

@@ -11,8 +11,8 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.max_margin import max_margin
 from attsvm.program.rows import Rows, Span
-from attsvm.program.schatten import interior_point, route as schatten, small, staged
-from attsvm.program.schatten.scaling import Scaling
+from attsvm.program.schatten import compiled_path, interior_point, route as schatten, staged
+from attsvm.program.schatten.interior_point import Scaling
 from attsvm.program.solve import by_engines
 
 NORMS = pytest.mark.parametrize("norm", [Schatten(1), Schatten(math.inf)], ids=str)
@@ -53,7 +53,7 @@ def oracle(tokens, selected, norm, required=1.0):
 def path(request, monkeypatch):
     """Both implementations of the central path, whatever the size."""
     if not request.param:
-        monkeypatch.setattr(small, "MOST", 0)
+        monkeypatch.setattr(compiled_path, "MOST", 0)
 
 
 @pytest.mark.parametrize("norm", [Schatten(1), Schatten(2), Schatten(3), Schatten(math.inf)], ids=str)
@@ -84,7 +84,7 @@ def small_program(norm, goal):
     span = Span.of(rows)
     pool = Rows.of(rows).within(span)
     start = span.reduce(first.W), pool.pick(first.multipliers) * pool.length
-    W, multipliers, gap = small.solve_small(pool, norm, *start, goal)
+    W, multipliers, gap = compiled_path.solve_small(pool, norm, *start, goal)
     return rows, span.expand(W), pool.spread(multipliers / pool.length), gap
 
 
@@ -101,7 +101,7 @@ def test_the_compiled_path_bounds_its_gap_wherever_it_stops(norm, goal):
 @NORMS
 def test_what_the_compiled_path_cannot_finish_is_solved_by_the_other(norm, monkeypatch):
     tokens, selected, _ = planted((6, 5, 4, 5))
-    monkeypatch.setattr(small, "follow", lambda *anything: None)
+    monkeypatch.setattr(compiled_path, "follow", lambda *anything: None)
     assert small_program(norm, 1e-9)[-1] > 0.1
     assert max_margin(tokens, selected, norm).certificate.worst < TIGHT
 
@@ -228,7 +228,7 @@ def test_near_ties_need_a_step_without_second_order(monkeypatch):
     near = Tokens(keys, tokens.queries)
     rows, norm = Constraints.of(near, selected), Schatten(math.inf)
     first = solve_frobenius(rows)
-    monkeypatch.setattr(small, "MOST", 0)
+    monkeypatch.setattr(compiled_path, "MOST", 0)
     assert schatten.solve_schatten(rows, norm, lambda: first).gap <= 1e-8
     monkeypatch.setattr(interior_point, "SHORT", 0.0)
     assert schatten.solve_schatten(rows, norm, lambda: first).gap > 1e-8

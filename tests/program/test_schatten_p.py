@@ -13,7 +13,7 @@ from attsvm.norms import Schatten
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.rows import Rows
-from attsvm.program.schatten.paired import of_power, of_root, power
+from attsvm.program.schatten.curved import of_power, of_root, power
 from attsvm.program.solution import NotSeparable
 from tests.program.oracles import least_squares_solution, rows_of
 from tests.program.test_schatten import planted

@@ -6,8 +6,8 @@ import pytest
 from attsvm.data.tokens import Tokens
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import resumed, route
-from attsvm.program.frobenius.active_set import ACTIVE
+from attsvm.program.frobenius import route
+from attsvm.program.frobenius.active_set import ACTIVE, ActiveSet
 from attsvm.program.max_margin import max_margin, separable
 from attsvm.program.solution import NotSeparable
 from tests.program.oracles import farkas_residual, rows_of
@@ -68,7 +68,7 @@ def test_random_selections_end_in_a_proof(shape):
 @pytest.mark.parametrize("shape", [(4000, 10, 100, 1), (3000, 8, 10, 10)], ids=str)
 def test_a_basis_stays_orthogonal_over_many_exchanges(shape):
     program = Constraints.of(*plain(*shape))
-    engine, chosen = resumed.ActiveSet(program.d * program.e), working_set.some_examples(program, route.PROBE)
+    engine, chosen = ActiveSet(program.d * program.e), working_set.some_examples(program, route.PROBE)
     working_set.solve_on_pools(program, route.frobenius, engine, chosen, route.STRIDES)
     Q = engine.state.Q[: int(engine.state.sizes[ACTIVE])]
     assert len(Q) > 50

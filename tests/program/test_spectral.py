@@ -8,8 +8,8 @@ from attsvm.norms import frobenius, spectral
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
 from attsvm.program.rows import Rows
-from attsvm.program.schatten.scaling import Scaling
-from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, System, inverse_of
+from attsvm.program.schatten.interior_point import Scaling
+from attsvm.program.schatten.spectral import ByRows, ByWeight, System, inverse_of
 
 
 def test_the_spectral_solution_spreads_its_singular_values():

@@ -19,7 +19,9 @@ from attsvm._support import progress
 from attsvm.numbers.stored import Stored
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints, stored_margins
-from attsvm.program.frobenius import resumed, route
+from attsvm.program.frobenius import route
+from attsvm.program.frobenius.active_set import ActiveSet
+from attsvm.program.frobenius.pivoting import Pivoted
 from attsvm.program.rows import Rows
 from attsvm.program.working_set import Slacks
 from tests.numbers.test_stored import Sliced, mapped, numbers
@@ -177,10 +179,10 @@ def test_a_row_is_read_again_when_the_weight_has_moved_far_enough(tmp_path, monk
 
 
 def pivoted(_):
-    return resumed.Pivoted(route.algorithms)
+    return Pivoted(route.algorithms)
 
 
-ENGINES = pytest.mark.parametrize("kind", [pivoted, resumed.ActiveSet], ids=["pivoted", "active set"])
+ENGINES = pytest.mark.parametrize("kind", [pivoted, ActiveSet], ids=["pivoted", "active set"])
 
 
 @pytest.mark.parametrize("few", [0, 10_000], ids=["many rows at once", "one row at a time"])
@@ -196,7 +198,7 @@ def test_both_engines_of_vectors_give_the_answer_in_memory(tmp_path, monkeypatch
 
 @ENGINES
 def test_a_pool_may_gain_rows_and_lose_others(kind, monkeypatch):
-    monkeypatch.setattr(resumed, "POOL", 6)
+    monkeypatch.setattr(working_set, "LARGEST_POOL", 6)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 6)) + 2 * rng.standard_normal(6)
     program = Constraints.of(Tokens(np.stack([rows, 0 * rows], 1)), np.zeros(40, int))

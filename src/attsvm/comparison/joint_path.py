@@ -11,7 +11,7 @@ import numpy as np
 from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.numbers import Float
-from attsvm.program.joint import joint_margin
+from attsvm.program.selections import joint_margin
 from attsvm.training import regularise
 
 P = ParamSpec("P")

@@ -13,6 +13,7 @@ import numpy as np
 
 from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
+from attsvm.numbers.threads import single_thread
 from attsvm.program import working_set
 from attsvm.program.answer import Answer
 from attsvm.program.constraints import Constraints
@@ -49,6 +50,9 @@ LEAST = 1e-13
 BOUNDARY = 0.995
 """Share of the way to the boundary that a step may go."""
 
+FLOOR = 1e-10
+"""Least curvature of |x|^p, p > 2, relative to that of x = 1: it vanishes at x = 0."""
+
 
 class InteriorPoint(Protocol):
     """An interior point under way.
@@ -72,6 +76,26 @@ class InteriorPoint(Protocol):
 
 Start = Callable[[Rows, Norm, Pace, Answer], InteriorPoint]
 """The interior point of a family of norms from a start: any W that is not zero, any λ with Σ λ_j b_j > 0."""
+
+
+def solve_by(interior_point: Start, program: Constraints, norm: Norm, first: Callable[[], Answer]) -> Answer:
+    """The answer on all rows at first where they are few, else on a pool that grows.
+
+    The interior point starts from the Frobenius solution, which also says whether the rows are separable.
+    Small programs are first tried without it.
+    """
+    paces = paces_of(norm.p)
+    if np.count_nonzero(program.active) <= FEW_ROWS:
+        engine = resumable(interior_point, norm, paces[:1])
+        answer = working_set.solve_on_pools(program, norm, engine, program.active)
+        if answer.gap < GAP_ENOUGH:
+            return answer
+    start = first()
+    if not (start.separable and start.W.any()):
+        return start
+    with single_thread():
+        engine = resumable(interior_point, norm, paces, start)
+        return working_set.solve_on_pools(program, norm, engine, first_rows(program, start))
 
 
 def paces_of(p: float) -> tuple[Pace, ...]:

@@ -5,19 +5,22 @@ Programs and answers are in the units of the scaled rows; `Units.restored` chang
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from typing import Protocol
 
 import numpy as np
 
-from attsvm.norms import Norm, capabilities_of, frobenius
+from attsvm.norms import Entrywise, MaxNorm, Norm, Schatten, capabilities_of, frobenius
+from attsvm.norms.capabilities import changes_a_rule
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program import working_set
 from attsvm.program.answer import Answer, one_by_one, over_runs, with_runs_replaced, without_copies
 from attsvm.program.certificate import EPSILON, TOLERANCE, certify_scaled
 from attsvm.program.constraints import Constraints
-from attsvm.program.routes import route_of
 
 ROUNDING = 5e-11
 """Relative effect of rounding that puts no answer in doubt."""
@@ -73,6 +76,43 @@ def by_engines(program: Constraints, norm: Norm) -> Answer:
         if capabilities_of(norm).euclidean:
             return solve_frobenius(program)
         return one_by_one(run_by_route, program)
+
+
+# ---------------------------------------------------------------------- the route table
+
+
+class Route(Protocol):
+    """The algorithms of a family of norms: they solve one run of a program to a relative gap near 1e-9.
+
+    first: computes the Frobenius answer, where most begin. It also says whether the rows are separable.
+    """
+
+    def __call__(self, program: Constraints, norm: Norm, first: Callable[[], Answer]) -> Answer: ...
+
+
+ROUTES: dict[type, str | Route] = {
+    Entrywise: "attsvm.program.entrywise.interior_point:solve_entrywise",
+    Schatten: "attsvm.program.schatten.route:solve_schatten",
+    MaxNorm: "attsvm.program.schatten.route:solve_schatten",
+}
+"""One line per norm: its class, and its route or "module:function", which is imported at first use.
+
+Euclidean norms need no line: `frobenius/route.py` solves them, many runs at once."""
+
+
+def route_of(norm: Norm) -> Route:
+    """The route of a norm's class, or of its base if the class changes no rule of the base."""
+    classes = type(norm).__mro__[:1] if changes_a_rule(norm) else type(norm).__mro__
+    route = next((ROUTES[kind] for kind in classes if kind in ROUTES), None)
+    if route is None:
+        raise ValueError(
+            f"no program for the norm {norm}. Supported: Entrywise(p) and Schatten(p), "
+            "1 ≤ p ≤ ∞, and MaxNorm()."
+        )
+    if isinstance(route, str):
+        module, _, function = route.partition(":")
+        route = getattr(import_module(module), function)
+    return route
 
 
 # ---------------------------------------------------------------------- hard margins, refined

@@ -44,6 +44,9 @@ MEMORY = 1 << 22
 SHARE = 1 << 22
 """Numbers that are priced on one core."""
 
+LARGEST_POOL = 48
+"""Rows per unknown in a pool at most."""
+
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -130,6 +133,17 @@ def least(values: Float, among: Bool, count: int) -> Bool:
     subset = np.zeros(among.shape, bool)
     subset[example[smallest], token[smallest]] = True
     return subset
+
+
+def nearest(rows: Rows, W: Float, needed: Bool, dense: bool = False) -> Bool | None:
+    """Of a pool that is too large the rows that are needed (k,), and others of least slack; else None."""
+    most = room(rows, LARGEST_POOL, dense)
+    if len(rows) <= most:
+        return None
+    slack = np.where(needed, -np.inf, rows.margins(W) - rows.bound)
+    kept = np.zeros(len(rows), bool)
+    kept[np.argsort(slack)[: max(most // 2, int(needed.sum()))]] = True
+    return kept
 
 
 # ---------------------------------------------------------------------- the loop

@@ -4,13 +4,14 @@
 
 The unit ball of the norm is the only part that varies: it relates W to the dual matrix M = Σ λ_j A_j
 and its linearisation is diagonal, dW = V ∘ dM + …, so that every norm shares the Newton matrix
-A diag(V) Aᵀ + diag(s/λ). The steps are compiled (`newton`, `ball`); here are their memory, the start,
+A diag(V) Aᵀ + diag(s/λ). The steps are compiled (`newton`); here are their memory, the start,
 the factorisation, and the rows that join while it runs.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -18,10 +19,9 @@ from attsvm.norms import Norm
 from attsvm.numbers import Float
 from attsvm.numbers.linear import Cholesky
 from attsvm.program.answer import Answer
-from attsvm.program.entrywise import ball, newton
-from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED
-from attsvm.program.entrywise.newton import gram, margins
-from attsvm.program.interior_engine import BOUNDARY, LEAST, LOOSE, Pace, length, nearer
+from attsvm.program.entrywise import newton
+from attsvm.program.entrywise.newton import CROSS, CUBE, CURVED, gram, margins
+from attsvm.program.interior_engine import BOUNDARY, LEAST, LOOSE, Pace, length, nearer, solve_by
 from attsvm.program.rows import Candidate, Rows
 
 SIGN = np.array([[1.0], [-1.0]])
@@ -87,7 +87,7 @@ class EntrywisePoint:
     def step(self) -> None:
         """One predictor-corrector step; gap: the relative duality gap over the working rows after it."""
         kind, p, pairs, entries = self.kind, self.p, self.pairs, self.entries
-        c = ball.weights(kind, p, pairs, entries)
+        c = newton.weights(kind, p, pairs, entries)
         # Complementarity must not run ahead of feasibility, nor below what the ball allows.
         least = max(self.short, self.value * (LEAST if p == self.goal else self.apart))
         data = self.structure, entries, pairs, self.fixed, self.vectors, self._factored(c)
@@ -136,3 +136,11 @@ class EntrywisePoint:
 def _apart(x: Float) -> Float:
     """Two positive arrays (2, N) whose difference is x (N,), away from zero."""
     return np.maximum(SIGN * x, 0.0) + LOOSE * np.abs(x).mean()
+
+
+solve_entrywise = partial(solve_by, EntrywisePoint)
+"""The route: smallest W in an entrywise norm that satisfies the rows.
+
+    min ‖W‖_p  s.t.  A W ≥ b        dual:  max b'λ,  ‖A'λ‖_q ≤ 1,  1/p + 1/q = 1
+
+For p = 1 and p = ∞, W need not be unique: the interior point ends in the middle of the optimal face."""

@@ -17,8 +17,7 @@ import numpy as np
 
 from attsvm.numbers import Float
 from attsvm.numbers.doubled import Doubled
-from attsvm.program.extended_precision.balls import Ball
-from attsvm.program.extended_precision.numbers import Numbers, high, solve_positive
+from attsvm.program.extended_precision.balls import Ball, Numbers, high, solve_positive
 
 SHRINK, SLOWEST = 0.05, 0.5
 """Factor of μ between two points of the path: at first, and at last, where numbers run out of digits."""

@@ -20,10 +20,15 @@ from attsvm.numbers.doubled import Doubled
 from attsvm.program import working_set
 from attsvm.program.answer import Answer
 from attsvm.program.constraints import Constraints
-from attsvm.program.extended_precision import rounding
 from attsvm.program.extended_precision.balls import Ball, Bowl, unit_ball
 from attsvm.program.extended_precision.central_path import FIRST, Point, Program, follow
-from attsvm.program.extended_precision.pool import NoAnswer, Pool
+from attsvm.program.extended_precision.pool import (
+    NoAnswer,
+    Pool,
+    rounded_multipliers,
+    rounded_soft_weight,
+    rounded_weight,
+)
 from attsvm.program.rows import Candidate, Rows
 
 GAP_GOAL, LARGEST_GAP = 1e-11, 1e-7
@@ -93,8 +98,8 @@ def _hard(pool: Pool, shape: tuple[int, int], norm: Norm) -> Rounded | None:
         return None
     W, multipliers = pair
     return (
-        rounding.weight(W, pool),
-        rounding.multipliers(multipliers, pool.A, pool.bound, pool.tied, norm, shape),
+        rounded_weight(W, pool),
+        rounded_multipliers(multipliers, pool.A, pool.bound, pool.tied, norm, shape),
     )
 
 
@@ -121,7 +126,7 @@ def _soft(pool: Pool, shape: tuple[int, int], price: Float) -> Rounded | None:
     W, lam = pair[0], pair[1].hi
     each = np.ldexp(price[pool.example], pool.power - pool.unit)
     lam = np.ldexp(np.where(pool.tied, lam, np.maximum(lam, 0.0)), pool.unit)
-    return rounding.soft_weight(W, pool, each), lam
+    return rounded_soft_weight(W, pool, each), lam
 
 
 def _below_limits(pool: Pool, kept: Bool, share: Float, limit: Float, shape: tuple[int, int]) -> Pair | None:

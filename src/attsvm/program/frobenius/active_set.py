@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled, inner
 from attsvm.program.constraints import DEPENDENT
-from attsvm.program.frobenius import factors
-from attsvm.program.frobenius.factors import add, dot
+from attsvm.program.rows import Candidate, Rows
+from attsvm.program.working_set import Stage, nearest
 
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2
 
@@ -32,13 +32,18 @@ CLEAR = 1e-16
 SATISFIED = 1e-13
 """Shortfall of a row, relative to its bound, that counts as rounding."""
 
+REORTHOGONALISE = 0.5
+"""Share of |a|² that must remain after a projection; otherwise the projection is repeated. Rounding in the
+remainder grows by 1/√share, so that with a small share the basis loses its orthogonality at every exchange.
+Reference: Daniel, Gragg, Kaufman, Stewart 1976, "Reorthogonalization and stable algorithms"."""
+
 
 class State(NamedTuple):
     """Pool and factors; plain arrays, so that compiled code can take them.
 
     rows (c, k), bound (c,): unit rows and their bounds, `sizes[COUNT]` of them in use.
     equality (c,), inside (c,): rows that are equalities; rows that are active.
-    Q (k, k), R (k, k): factors of the active rows, see `factors`.
+    Q (k, k), R (k, k): factors of the active rows, see below.
     active (k,), weight (k + 1,): active rows and their multipliers, equalities first. After a
         contradiction weight is the Farkas proof, its last entry that of the row `sizes[ENTERING]`.
     reach (c,): row j holds while p has travelled (`travel[0]`) no further than reach_j, because the
@@ -178,7 +183,7 @@ def _enter(s: State, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
     k, a, p, tied = s.p.size, s.rows[j], s.p, s.equality[j]
     v, r, outside = s.work[0, :k], s.work[1, :k], s.work[2, :k]
-    square = factors.split(s.Q, a, s.sizes[ACTIVE], v, r, outside, DEPENDENT * DEPENDENT)
+    square = split(s.Q, a, s.sizes[ACTIVE], v, r, outside, DEPENDENT * DEPENDENT)
     entered = 0.0
     while True:
         q = s.sizes[ACTIVE]
@@ -187,7 +192,7 @@ def _enter(s: State, j: int) -> int:
         dependent = q == k or square <= DEPENDENT * DEPENDENT
         if tied and dependent and abs(slack) <= DEPENDENT * (1 + abs(s.bound[j])):
             return SOLVED
-        factors.solve_upper(s.R, v, q, r)
+        solve_upper(s.R, v, q, r)
         leaving, limit = -1, np.inf
         if not tied:
             leaving, limit = _first_to_vanish(s.weight, r, s.sizes[FIXED], q, dependent)
@@ -203,7 +208,7 @@ def _enter(s: State, j: int) -> int:
             s.travel[0] += abs(length) * np.sqrt(square)
         if full <= limit:
             break
-        factors.drop(s.Q, s.R, v, q, leaving)
+        drop(s.Q, s.R, v, q, leaving)
         s.inside[s.active[leaving]] = False
         for i in range(leaving, q - 1):
             s.active[i], s.weight[i] = s.active[i + 1], s.weight[i + 1]
@@ -211,9 +216,9 @@ def _enter(s: State, j: int) -> int:
         add(outside, v[q - 1], s.Q[q - 1])
         square = dot(outside, outside)
         # The rounding of one projection is large beside a short remainder: project again.
-        if CLEAR < square < factors.REORTHOGONALISE:
-            square = factors.split(s.Q, a, q - 1, v, r, outside, DEPENDENT * DEPENDENT)
-    factors.extend(s.Q, s.R, v, q, outside, np.sqrt(square))
+        if CLEAR < square < REORTHOGONALISE:
+            square = split(s.Q, a, q - 1, v, r, outside, DEPENDENT * DEPENDENT)
+    extend(s.Q, s.R, v, q, outside, np.sqrt(square))
     s.active[q], s.weight[q], s.inside[j] = j, entered, True
     s.sizes[ACTIVE] = q + 1
     s.sizes[FIXED] += tied
@@ -261,8 +266,8 @@ def _polish(s: State) -> None:
     for _ in range(2):
         for i in range(q):
             y[i] = s.bound[s.active[i]] - dot(s.rows[s.active[i]], s.p)
-        factors.solve_lower(s.R, q, y)
-        factors.solve_upper(s.R, y, q, x)
+        solve_lower(s.R, q, y)
+        solve_upper(s.R, y, q, x)
         for i in range(q):
             add(s.p, y[i], s.Q[i])
             s.weight[i] += x[i]
@@ -304,3 +309,167 @@ def carriers(s: State, contradictory: bool) -> tuple[NDArray[np.int64], Float]:
     if contradictory:
         return np.append(s.active[:q], s.sizes[ENTERING]), s.weight[: q + 1].copy()
     return s.active[:q].copy(), s.weight[:q].copy()
+
+
+# ---------------------------------------------------------------------- the engine
+
+
+class ActiveSet:
+    """The dual active set over dense rows: new rows are appended, the others keep their place in its factor.
+
+    Of a pool that grows too large half stays. Rows of vectors are read where the pool has them; rows of
+    matrices are written out here.
+    """
+
+    def __init__(self, unknowns: int) -> None:
+        self.state = empty(0, unknowns)
+        self.pool: Rows | None = None
+        self.order = np.zeros(0, np.intp)
+
+    def __call__(self, rows: Rows) -> Stage:
+        """rows: those of the pool before, less those it let go, and more."""
+        self._append(rows)
+        contradictory, multipliers = advance(self.state) == CONTRADICTORY, np.zeros(len(rows))
+        index, weight = carriers(self.state, contradictory)
+        multipliers[self.order[index]] = weight
+        if contradictory:
+            return Stage(Candidate(np.zeros((rows.d, rows.e)), multipliers, 0.0, separable=False))
+        W = self.state.p.reshape(rows.d, rows.e).copy()
+        needed = rows.tied.copy()
+        needed[self.order] |= self.state.inside[: len(rows)]
+        kept = nearest(rows, W, needed, dense=True)
+        if kept is not None:
+            self._keep(kept, shared=rows.e == 1)
+            rows = rows.some(kept)
+        self.pool = rows
+        return Stage(Candidate(W, multipliers, 0.0), retained=kept)
+
+    def _append(self, rows: Rows) -> None:
+        """Take in what is new; `order` (count,) says where among these rows each row of the state is."""
+        new = np.ones(len(rows), bool)
+        if self.pool is not None:
+            before = rows.places(self.pool)
+            new[before], self.order = False, before[self.order]
+        added = np.flatnonzero(new)
+        self.order = np.concatenate([self.order, added])
+        self._grow(len(rows), shared=rows.e == 1)
+        if rows.e == 1:
+            self.state = self.state._replace(rows=rows.delta)
+        else:
+            self.state.rows[len(rows) - len(added) : len(rows)] = rows.some(added).dense
+        append(self.state, rows.bound[added], rows.tied[added])
+
+    def _keep(self, kept: Bool, shared: bool) -> None:
+        """Let the other rows go; shared: whoever owns the memory of the rows moves them."""
+        stay = np.flatnonzero(kept[self.order])
+        keep(self.state, stay)
+        if not shared:
+            self.state.rows[: len(stay)] = self.state.rows[stay]
+        self.order = (np.cumsum(kept) - 1)[self.order[stay]]
+
+    def _grow(self, count: int, shared: bool) -> None:
+        """Room for so many rows; shared: the rows themselves have memory of the pool."""
+        s, before = self.state, int(self.state.sizes[COUNT])
+        if count > len(s.bound):
+            names = EACH if shared else (*EACH, "rows")
+            arrays = {}
+            for name in names:
+                old = getattr(s, name)
+                arrays[name] = np.empty((2 * count, *old.shape[1:]), old.dtype)
+                arrays[name][:before] = old[:before]
+            self.state = s._replace(**arrays)
+
+
+# ---------------------------------------------------------------------- factors of the active rows
+
+# A_S = Rᵀ Q[:q], Q orthonormal, R upper triangular. Q (k, k) holds a basis of the span of the active rows in
+# its first q rows, so that every loop runs along memory; q, the number of active rows, is often far below k.
+# Functions take only the arrays they need, because a call copies the header of every array. Inner loops run
+# over whole rows in functions of their own, where the compiler sees that the rows do not overlap.
+
+
+@inner
+def dot(a: Float, b: Float) -> float:
+    """aᵀb."""
+    total = 0.0
+    for i in range(a.size):
+        total += a[i] * b[i]
+    return total
+
+
+@inner
+def add(out: Float, factor: float, a: Float) -> None:
+    """out += factor · a."""
+    for i in range(out.size):
+        out[i] += factor * a[i]
+
+
+@inner
+def rotate(a: Float, b: Float, c: float, t: float) -> None:
+    """a, b = c a + t b, c b − t a."""
+    for i in range(a.size):
+        a[i], b[i] = c * a[i] + t * b[i], c * b[i] - t * a[i]
+
+
+@inner
+def split(Q: Float, a: Float, q: int, v: Float, part: Float, outside: Float, floor: float) -> float:
+    """a = Σ_{i < q} v_i Q_i + outside, and |outside|²: Gram–Schmidt, repeated while much is taken off.
+
+    floor: |outside|² below which nothing is left; part: scratch.
+    """
+    for i in range(len(a)):  # as a whole it would compile for seconds
+        outside[i] = a[i]
+    v[:q] = 0.0
+    before = dot(a, a)
+    while True:
+        for i in range(q):
+            part[i] = dot(Q[i], outside)
+        for i in range(q):
+            v[i] += part[i]
+            add(outside, -part[i], Q[i])
+        after = dot(outside, outside)
+        if after > REORTHOGONALISE * before or after <= floor:
+            return after
+        before = after
+
+
+@inner
+def solve_upper(R: Float, v: Float, q: int, out: Float) -> None:
+    """out[:q] with R[:q, :q] out = v[:q]."""
+    for i in range(q - 1, -1, -1):
+        out[i] = (v[i] - dot(R[i, i + 1 : q], out[i + 1 : q])) / R[i, i]
+
+
+@inner
+def solve_lower(R: Float, q: int, y: Float) -> None:
+    """In place, y[:q] with R[:q, :q]ᵀ y = y."""
+    for i in range(q):
+        y[i] /= R[i, i]
+        add(y[i + 1 : q], -y[i], R[i, i + 1 : q])
+
+
+@inner
+def extend(Q: Float, R: Float, v: Float, q: int, outside: Float, size: float) -> None:
+    """Let the row a = Σ v_i Q_i + outside become active; size = |outside|."""
+    for i in range(outside.size):
+        Q[q, i] = outside[i] / size
+    for i in range(q):
+        R[i, q] = v[i]
+    R[q, q] = size
+
+
+@inner
+def drop(Q: Float, R: Float, v: Float, q: int, place: int) -> None:
+    """Let one active row become inactive, by rotations; v = Q a is carried along.
+
+    Q[q − 1] leaves the basis: the part v[q − 1] Q[q − 1] of a lies outside then.
+    """
+    for i in range(q):
+        for l in range(max(place, i - 1), q - 1):
+            R[i, l] = R[i, l + 1]
+    for i in range(place, q - 1):
+        size = np.sqrt(R[i, i] * R[i, i] + R[i + 1, i] * R[i + 1, i])
+        c, t = R[i, i] / size, R[i + 1, i] / size
+        rotate(R[i, i : q - 1], R[i + 1, i : q - 1], c, t)
+        rotate(Q[i], Q[i + 1], c, t)
+        v[i], v[i + 1] = c * v[i] + t * v[i + 1], c * v[i + 1] - t * v[i]

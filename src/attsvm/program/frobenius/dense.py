@@ -1,4 +1,4 @@
-"""Rows written out as vectors, for the dual active set: all runs of small problems in one compiled loop."""
+"""Rows as dense vectors, for the dual active set: all runs of small problems in one compiled loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, EN
 from attsvm.program.rows import Candidate, Rows
 
 ENTRIES = 1 << 22
-"""Numbers in the rows of the runs that are written out at once (32 MB)."""
+"""Numbers in the dense rows of the runs that are solved at once (32 MB)."""
 
 
 class Point(NamedTuple):
@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
 
 def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
-    """The shortest w with A w ≥ b, and equality where asked.
+    """The shortest w with A w ≥ b, and equality where stated.
 
         min ½‖w‖²  subject to  a_jᵀ w ≥ b_j  (= b_j)
 
@@ -44,19 +44,19 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
         point = solve_rows(np.ascontiguousarray(coordinates.T), b, tied)
         return point._replace(w=basis @ point.w)
     length, multipliers = lengths(A), np.zeros(m)
-    kept = np.flatnonzero(length > TINY)
-    if kept.size < m:
+    nonzero = np.flatnonzero(length > TINY)
+    if nonzero.size < m:
         impossible = np.flatnonzero((length <= TINY) & np.where(tied, b != 0, b > 0))
         if impossible.size:
             multipliers[impossible[0]] = np.sign(b[impossible[0]])
             return Point(np.zeros(k), multipliers, False)
-        A, b, tied, length = A[kept], b[kept], tied[kept], length[kept]
-    state = active_set.empty(kept.size, k)
+        A, b, tied, length = A[nonzero], b[nonzero], tied[nonzero], length[nonzero]
+    state = active_set.empty(nonzero.size, k)
     np.divide(A, length[:, None], out=state.rows)
     active_set.append(state, b / length, tied)
     separable = advance(state) != CONTRADICTORY
     index, weight = active_set.carriers(state, not separable)
-    multipliers[kept[index]] = weight / length[index]
+    multipliers[nonzero[index]] = weight / length[index]
     return Point(state.p if separable else np.zeros(k), multipliers, separable)
 
 
@@ -65,7 +65,7 @@ def lengths(A: Float) -> Float:
     return np.sqrt(np.einsum("...j,...j->...", A, A))
 
 
-def solve_written_out(rows: Rows) -> Candidate:
+def solve_dense(rows: Rows) -> Candidate:
     """The shortest W of some rows, and its gap."""
     w, multipliers, separable = solve_rows(rows.dense, rows.bound, rows.tied)
     W = w.reshape(rows.d, rows.e)
@@ -74,12 +74,12 @@ def solve_written_out(rows: Rows) -> Candidate:
     )
 
 
-def solve_runs_written_out(program: Constraints) -> Answer:
+def solve_runs_dense(program: Constraints) -> Answer:
     """The shortest W of every run of a batch of small problems."""
-    return in_shares(_part, program, ENTRIES // (program.n * program.T * program.d * program.e))
+    return in_shares(_solve_share, program, ENTRIES // (program.n * program.T * program.d * program.e))
 
 
-def _part(program: Constraints) -> Answer:
+def _solve_share(program: Constraints) -> Answer:
     runs, m, N = len(program.keys), program.n * program.T, program.d * program.e
     delta, z = program.all_differences, program.queries[..., None, :]
     A = delta * z if program.e == 1 else delta[..., None] * z[..., None, :]
@@ -100,10 +100,11 @@ def _part(program: Constraints) -> Answer:
     solve_all((unit, bound / length, tied, live), *memory, (w, weight, separable, size, steep, gap))
     # A zero row that asks for a margin is its own contradiction.
     impossible = (bound > 0) & ~real
-    alone = impossible.any(1)
-    if alone.any():
-        w[alone], separable[alone], size[alone], steep[alone], gap[alone] = 0.0, False, 1.0, 1.0, np.inf
-        weight[alone] = np.arange(m) == impossible[alone].argmax(1)[:, None]
+    hopeless = impossible.any(1)
+    if hopeless.any():
+        w[hopeless], separable[hopeless], gap[hopeless] = 0.0, False, np.inf
+        size[hopeless] = steep[hopeless] = 1.0
+        weight[hopeless] = np.arange(m) == impossible[hopeless].argmax(1)[:, None]
     multipliers = (weight / length / steep[:, None]).reshape(program.active.shape)
     if k == N:
         W: Float = w.reshape(runs, program.d, program.e)

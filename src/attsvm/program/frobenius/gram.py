@@ -1,28 +1,84 @@
-"""Few rows by their Gram matrix K = A Aᵀ (rows of length one): compiled block pivoting.
+"""Many small matrix problems at once, by their Gram matrices K = A Aᵀ (rows of length one): block pivoting.
 
     min ½ λᵀ K λ − bᵀ λ,   λ_j ≥ 0 (free where the row is an equality),   margins g = K λ
 
-Plain loops: below some hundred rows a call to LAPACK costs more than its arithmetic. All of a run
-happens here, in memory that stays in the cache: what is left to NumPy would let threads wait for each
-other. `written_out` is slower, ends on every input, and proves that there is no weight.
+Plain compiled loops: below some hundred rows a call to LAPACK costs more than its arithmetic. One loop solves
+all runs, in memory that stays in the cache: with NumPy, threads would wait for each other. Runs that it
+cannot solve go to `dense`, which is slower, ends on every input, and proves that there is no weight.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled, inner
-from attsvm.program.constraints import TINY
+from attsvm.program import bounds
+from attsvm.program.answer import Answer
+from attsvm.program.constraints import TINY, Constraints
+from attsvm.program.frobenius.dense import solve_runs_dense
+
+GAP = 1e-11
+"""Relative gap up to which an answer of the Gram matrix is taken."""
 
 DEPENDENT = 1e-10
 """Squared distance of a unit row from the span of others below which a Gram matrix cannot see it."""
 
 ROUNDING = 1e-13
 """Relative error of a margin g = K λ that may pass for zero."""
+
+
+def solve_runs_by_gram(program: Constraints) -> Answer:
+    """Answers of all runs: block pivoting, checked; where that is not enough, the dual active set."""
+    query, size, like = _queries(program)
+    parts = (program.anchor, program.active, program.tied, program.required)
+    problems = Problems(_read_only(program.keys), query, size, like, *map(_read_only, parts))
+    runs = len(program.keys)
+    W, measure = np.zeros((runs, program.d, program.e)), np.zeros((runs, 3))
+    multipliers = np.zeros(program.active.shape)
+    found = Exchanged(W, multipliers.reshape(runs, -1), measure)
+    pivot(problems, found, memory(program.n * (program.T - 1), program.d))
+    length = np.sqrt(np.einsum("rde,rde->r", W, W))
+    final, separable, gap = _are_optimal(measure, length), np.ones(runs, bool), np.full(runs, GAP)
+    W /= np.where(final, measure[:, 1], 1.0)[:, None, None]
+    multipliers /= np.where(length > 0, length, 1.0)[:, None, None]
+    left = np.flatnonzero(~final)
+    if left.size:
+        exact = solve_runs_dense(program.subset(left))
+        W[left], multipliers[left] = exact.W, exact.multipliers
+        separable[left], gap[left] = exact.separable, exact.gap
+    return Answer(W, multipliers, separable, gap)
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """One type for compiled code, whether or not the caller may write to the array."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _queries(program: Constraints) -> tuple[Float, Float, Float]:
+    """The queries at length one (r, n, e), their lengths (r, n), and their Gram matrices (r, n, n)."""
+    size = np.sqrt(np.einsum("rne,rne->rn", program.queries, program.queries))
+    unit = program.queries / np.where(size > 0, size, 1.0)[..., None]
+    return unit, size, np.matmul(unit, unit.swapaxes(1, 2))
+
+
+def _are_optimal(measure: Float, size: Float) -> Bool:
+    """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP.
+
+    measure (r, 3): see `Exchanged`; size (r,): |W|.
+    """
+    lower, least, short = measure.T
+    with np.errstate(all="ignore"):  # no row asks for a margin: λ and W are zero
+        closed = bounds.apart(lower / size, least, size) <= GAP
+    return (closed | ((least == np.inf) & (lower == 0))) & (short <= GAP * size)
+
+
+# ---------------------------------------------------------------------- compiled
 
 
 class Problems(NamedTuple):

@@ -5,7 +5,8 @@ Up to about ten rows per unknown; memory is linear in the tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import qr, solve_triangular
@@ -13,10 +14,12 @@ from scipy.linalg import qr, solve_triangular
 from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.linear import Cholesky
+from attsvm.numbers.threads import single_thread
 from attsvm.program.bounds import gap
 from attsvm.program.frobenius import contradiction
 from attsvm.program.frobenius.packed import Packed
-from attsvm.program.rows import Candidate, Rows
+from attsvm.program.rows import Candidate, Rows, Span
+from attsvm.program.working_set import Algorithm, Stage, nearest
 
 DIRECT = 300
 """Passive rows up to which a Cholesky factor is faster than conjugate gradients."""
@@ -44,6 +47,12 @@ GOOD = 1e-11
 
 EXACT = 1e-13
 """Relative residual of the last solve."""
+
+ENOUGH, CLOSED = 1e-10, 1e-9
+"""Relative gap above which a resumed pivoting has failed; and below which no other algorithm is tried."""
+
+Table = Callable[[Rows], list[Algorithm]]
+"""The algorithms to try on some rows, fastest first."""
 
 
 def start(rows: Rows) -> Bool:
@@ -201,3 +210,67 @@ def _refined(rows: Rows, passive: Bool, state: Candidate) -> Candidate:
     lam[passive] = solve_triangular(R, y)
     better = Candidate(W, lam, gap(rows, frobenius, W, lam))
     return better if better.gap < state.gap else state
+
+
+# ---------------------------------------------------------------------- the engine
+
+
+class Pivoted:
+    """Block pivoting from the multipliers of the pool before; where that fails, what suits the pool alone.
+
+    Where nothing is exact, the same in the coordinates that the rows span, if those are fewer.
+    """
+
+    def __init__(self, algorithms: Table) -> None:
+        self.algorithms = algorithms
+        self.known: Float | None = None
+
+    def __call__(self, rows: Rows) -> Stage:
+        unit = float(rows.bound.max(initial=0.0))
+        if unit == 0:
+            return Stage(Candidate(np.zeros((rows.d, rows.e)), np.zeros(len(rows)), 0.0))
+        with single_thread():
+            candidate = self._solve(replace(rows, bound=rows.bound / unit))
+        if not candidate.separable:
+            return Stage(candidate)
+        self.known = rows.spread(candidate.multipliers / rows.length)
+        W = candidate.W * unit
+        needed = rows.tied | (candidate.multipliers != 0)
+        return Stage(replace(candidate, W=W), retained=nearest(rows, W, needed))
+
+    def _solve(self, rows: Rows) -> Candidate:
+        candidate = self._again(rows)
+        if candidate is None or candidate.gap > ENOUGH:
+            candidate = best_of(self.algorithms, rows)
+        if candidate.gap <= CLOSED:
+            return candidate
+        span = Span.exactly(rows.delta, rows.queries)
+        if span.shape == (rows.d, rows.e):
+            return candidate
+        fewer = best_of(self.algorithms, rows.within(span))
+        return replace(fewer, W=span.expand(fewer.W))
+
+    def _again(self, rows: Rows) -> Candidate | None:
+        """From the multipliers of the pool before, which are known up to a factor."""
+        if self.known is None:
+            return None
+        lam = rows.pick(self.known) * rows.length
+        W = rows.combine(lam)
+        square = float(np.vdot(W, W))
+        if not square > 0:
+            return None
+        lam *= float(lam @ rows.bound) / square
+        return solve_by_pivoting(rows, (lam > 0) | rows.tied, lam)
+
+
+def best_of(algorithms: Table, rows: Rows) -> Candidate:
+    """The best candidate of the algorithms; the largest bound of the rows is one."""
+    best = contradiction.opposite_rows(rows)
+    for algorithm in algorithms(rows):
+        if best is not None and best.gap <= CLOSED:
+            break
+        candidate = algorithm(rows)
+        if candidate is not None and (best is None or candidate.gap < best.gap):
+            best = candidate
+    # Where nothing converged: a candidate that certifies nothing.
+    return best or Candidate(np.zeros((rows.d, rows.e)), np.zeros(len(rows)))

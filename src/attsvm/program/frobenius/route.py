@@ -68,9 +68,9 @@ def _together(program: Constraints) -> Callable[[Constraints], Answer] | None:
     """The engine that takes all runs of a batch at once, if they are small."""
     few, n, T, d, e = program.fits(), program.n, program.T, program.d, program.e
     if few and min(d, e) == 1 and max(n * T, d * e) * d * e <= NUMBERS_OF_VECTORS:
-        from attsvm.program.frobenius.dense import solve_runs_written_out as engine
+        from attsvm.program.frobenius.dense import solve_runs_dense as engine
     elif few and min(d, e) > 1 and n * max(T - 1, 1) <= GRAM_ROWS:
-        from attsvm.program.frobenius.batch import solve_runs_by_gram as engine
+        from attsvm.program.frobenius.gram import solve_runs_by_gram as engine
     else:
         return None
     return engine
@@ -78,17 +78,18 @@ def _together(program: Constraints) -> Callable[[Constraints], Answer] | None:
 
 def _one_run(program: Constraints) -> Answer:
     """By the engine that suits the shape; where its gap stays open, by the other one, too."""
-    from attsvm.program.frobenius import resumed
+    from attsvm.program.frobenius.active_set import ActiveSet
+    from attsvm.program.frobenius.pivoting import CLOSED, Pivoted
 
     unknowns, rows = program.d * program.e, program.n * program.T
     crowded = rows >= (1.0 if program.e == 1 else CROWDED) * unknowns
 
     def by_active_set() -> Answer:
-        engine, chosen = resumed.ActiveSet(unknowns), working_set.some_examples(program, PROBE)
+        engine, chosen = ActiveSet(unknowns), working_set.some_examples(program, PROBE)
         return working_set.solve_on_pools(program, frobenius, engine, chosen, STRIDES)
 
     def by_pivoting() -> Answer:
-        engine = resumed.Pivoted(algorithms)
+        engine = Pivoted(algorithms)
         if rows < unknowns or (program.e > 1 and program.fits(KEPT_KEYS)):
             return working_set.solve_on_pools(program, frobenius, engine, program.active)
         chosen = working_set.some_examples(program, PROBE)
@@ -99,7 +100,7 @@ def _one_run(program: Constraints) -> Answer:
         ways.reverse()
     best = ways[0]()
     for way in ways[1:]:
-        if best.separable and not best.gap <= resumed.CLOSED:
+        if best.separable and not best.gap <= CLOSED:
             other = way()
             best = other if other.gap < best.gap or not other.separable else best
     return best
@@ -108,16 +109,16 @@ def _one_run(program: Constraints) -> Answer:
 def algorithms(rows: Rows) -> list[Algorithm]:
     """What to try on the rows, fastest first."""
     from attsvm.program.frobenius.contradiction import DENSE
-    from attsvm.program.frobenius.dense import solve_written_out
+    from attsvm.program.frobenius.dense import solve_dense
     from attsvm.program.frobenius.interior_point import solve_by_interior_point
     from attsvm.program.frobenius.pivoting import solve_by_pivoting
 
     if rows.e == 1:
-        return [solve_by_pivoting, solve_written_out]
+        return [solve_by_pivoting, solve_dense]
     unknowns = rows.d * rows.e
     entries = len(rows) * unknowns
     newton: list[Algorithm] = [solve_by_interior_point] if unknowns <= NEWTON else []
-    exact: list[Algorithm] = [solve_written_out] if entries <= DENSE else []
+    exact: list[Algorithm] = [solve_dense] if entries <= DENSE else []
     if newton and len(rows) > CROWDED * unknowns:
         return [*newton, solve_by_pivoting, *exact]
     return [solve_by_pivoting, *(newton if entries > NUMBERS_OF_MATRICES else []), *exact]

@@ -16,7 +16,7 @@ from attsvm.program.answer import Answer
 from attsvm.program.constraints import TINY, Constraints
 from attsvm.program.interior_engine import first_rows, paces_of, resumable
 from attsvm.program.rows import Span
-from attsvm.program.schatten import small
+from attsvm.program.schatten import compiled_path
 from attsvm.program.schatten.curved import CurvedPoint
 from attsvm.program.schatten.staged import SMALL_POOL, STAGES, Path
 from attsvm.program.working_set import least
@@ -66,7 +66,7 @@ def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     program = program.with_required(program.required / unit)
     first, excess = _at_margin_one(program, first)
     best, rows = first, int(np.count_nonzero(candidates))
-    whole = small.fits(rows, min(program.d, rows), min(program.e, program.n), end)
+    whole = compiled_path.fits(rows, min(program.d, rows), min(program.e, program.n), end)
     # A nuclear pool has a span of its own; the max-norm sees coordinates, and no other ones serve it.
     span: Span | None = Span(np.eye(program.d), np.eye(program.e))
     if turns:

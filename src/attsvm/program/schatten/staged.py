@@ -13,10 +13,9 @@ from attsvm.numbers import Float
 from attsvm.program import bounds
 from attsvm.program.answer import Answer
 from attsvm.program.rows import Candidate, Rows, Span
-from attsvm.program.schatten import small
+from attsvm.program.schatten import compiled_path
 from attsvm.program.schatten.interior_point import Form, Iterate, advance, mean_product
-from attsvm.program.schatten.max_norm import MaxNormForm
-from attsvm.program.schatten.nuclear import NuclearForm
+from attsvm.program.schatten.nuclear import MaxNormForm, NuclearForm
 from attsvm.program.schatten.spectral import SpectralForm
 from attsvm.program.working_set import Stage
 
@@ -107,10 +106,10 @@ class Path:
     def _compiled(self, rows: Rows) -> Candidate | None:
         """What the compiled path finds, if the pool is small and all rows are alike."""
         span = rows.span
-        if not (rows.bound > 0).all() or not small.fits(len(rows), *span.shape, self.norm):
+        if not (rows.bound > 0).all() or not compiled_path.fits(len(rows), *span.shape, self.norm):
             return None
         start = span.reduce(self.first.W), rows.pick(self.first.multipliers) * rows.length
-        W, multipliers, gap = small.solve_small(rows.within(span), self.norm, *start, GAP_GOAL)
+        W, multipliers, gap = compiled_path.solve_small(rows.within(span), self.norm, *start, GAP_GOAL)
         return Candidate(span.expand(W), multipliers, gap)
 
     def _start(self, rows: Rows) -> Point:
