@@ -19,8 +19,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from attsvm.next_token.corpus import Corpus as Corpus
-    from attsvm.next_token.excess import log_excess as log_excess
+    from attsvm.next_token.corpus import Corpus as Corpus, collocations as collocations
     from attsvm.next_token.generators import (
         log2_toy as log2_toy,
         noisy_corpus as noisy_corpus,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
         OneLayer as OneLayer,
         extended_order as extended_order,
         extended_pairs as extended_pairs,
+        log_excess as log_excess,
         token_logits as token_logits,
     )
     from attsvm.next_token.priorities import (
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
         feed_forward_program as feed_forward_program,
         graph_program as graph_program,
     )
-    from attsvm.next_token.sequences import collocations as collocations
     from attsvm.next_token.topics import (
         TopicChanges as TopicChanges,
         likeliest as likeliest,

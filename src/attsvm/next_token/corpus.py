@@ -1,21 +1,24 @@
-"""Sentences and the tokens that follow them, read as choices of one token among those of a sentence."""
+"""Corpora: sentences and the tokens that follow them, as arrays and as text."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attsvm.next_token.ids import Ids, as_ids, as_queries, as_sentences
-from attsvm.next_token.sequences import Sentence, as_line, collocations, from_line, numbered, vocabulary_of
 from attsvm.numbers import Bool
 from attsvm.numbers.atomic_write import write_text
 from attsvm.numbers.files import read_text
+
+Ids = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,7 +33,7 @@ class Corpus:
     vocabulary (V,): the names of the tokens.
     collocation (V,): n(x), injective; −1 for a token that announces nothing. By default every token
         announces itself: the next token is copied from the sentence.
-    queries (n,): the token that asks, by default the last of the sentence.
+    queries (n,): the query token of each sentence, by default its last token.
 
     References: Huang, Liang, Yang 2024, "Non-asymptotic Convergence of Training Transformers for
     Next-token Prediction" (collocations); Li et al. 2024, "Mechanics of Next Token Prediction with
@@ -53,18 +56,18 @@ class Corpus:
         following = as_ids("following", self.following, 1, 0, V)
         if len(following) != len(ids):
             raise ValueError(f"following has {len(following)} entries but there are {len(ids)} sentences.")
-        told = np.arange(V) if self.collocation is None else self.collocation
-        collocation = as_ids("collocation", told, 1, -1, V)
+        collocation = np.arange(V) if self.collocation is None else self.collocation
+        collocation = as_ids("collocation", collocation, 1, -1, V)
         if len(collocation) != V:
             raise ValueError(f"collocation has {len(collocation)} entries but the vocabulary has {V} tokens.")
         queries = as_queries(self.queries, ids, V)
-        parts = {"ids": ids, "following": following, "collocation": collocation, "queries": queries}
-        for name, array in parts.items():
+        arrays = {"ids": ids, "following": following, "collocation": collocation, "queries": queries}
+        for name, array in arrays.items():
             object.__setattr__(self, name, array)
         _check_injective(self)
         _check_winners(self)
 
-    # ------------------------------------------------------------------ other ways to build
+    # ------------------------------------------------------------------ constructors
 
     @classmethod
     def of(
@@ -79,73 +82,75 @@ class Corpus:
         vocabulary: by default the names in the order they appear.
         collocation: what each token announces. By default it is learnt from the sequences of two
             tokens (x, n(x)); where these only copy, or there are none, every token announces itself.
-        queries: the token that asks, one per sequence; None for the last of the sentence.
+        queries: the query token of each sequence; None for the last token of the sentence.
         """
-        named = [tuple(map(str, sequence)) for sequence in sequences]
-        if not named:
+        texts = [tuple(map(str, sequence)) for sequence in sequences]
+        if not texts:
             raise ValueError("there is no sentence. Pass at least one sequence of two tokens or more.")
-        short = next((i for i, s in enumerate(named) if len(s) < 2), None)
+        short = next((i for i, text in enumerate(texts) if len(text) < 2), None)
         if short is not None:
-            what = f"only {named[short][0]!r}" if named[short] else "nothing"
+            contents = f"only {texts[short][0]!r}" if texts[short] else "nothing"
             raise ValueError(
-                f"sentence {short} is empty: the sequence holds {what}. "
+                f"sentence {short} is empty: the sequence holds {contents}. "
                 "A sequence is one token or more and then the next token."
             )
-        pairs = collocations(named) if collocation is None else collocation
-        told = {str(x): str(y) for x, y in pairs.items()}
-        asked = [None] * len(named) if queries is None else [None if q is None else str(q) for q in queries]
-        if len(asked) != len(named):
-            raise ValueError(f"queries has {len(asked)} entries but there are {len(named)} sentences.")
-        asking = [sequence[-2] if q is None else q for sequence, q in zip(named, asked, strict=True)]
-        names = vocabulary_of(named, [*told, *told.values(), *asking], vocabulary)
+        pairs = collocations(texts) if collocation is None else collocation
+        pairs = {str(x): str(y) for x, y in pairs.items()}
+        query_names = [None] * len(texts) if queries is None else list(queries)
+        if len(query_names) != len(texts):
+            raise ValueError(f"queries has {len(query_names)} entries but there are {len(texts)} sentences.")
+        query_names = [text[-2] if q is None else str(q) for text, q in zip(texts, query_names, strict=True)]
+        names = _vocabulary(texts, [*pairs, *pairs.values(), *query_names], vocabulary)
         number = {name: i for i, name in enumerate(names)}
-        ids, following = numbered(named, number)
         announced = None
-        if collocation is not None or any(x != y for x, y in told.items()):
+        if collocation is not None or any(x != y for x, y in pairs.items()):
             announced = np.full(len(names), -1)
-            announced[[number[x] for x in told]] = [number[y] for y in told.values()]
-        query_ids = np.array([number[q] for q in asking])
+            announced[[number[x] for x in pairs]] = [number[y] for y in pairs.values()]
+        lengths = np.array([len(text) - 1 for text in texts])
+        ids = np.full((len(texts), lengths.max()), -1)
+        ids[np.arange(ids.shape[1]) < lengths[:, None]] = [number[x] for text in texts for x in text[:-1]]
+        following = np.array([number[text[-1]] for text in texts])
+        query_ids = np.array([number[q] for q in query_names])
         return cls(ids, following, names, announced, query_ids)  # type: ignore[arg-type]
 
     @classmethod
     def read(cls, file: str | PathLike[str], vocabulary: Sequence[Any] | None = None) -> Corpus:
-        """A corpus from a text file: one sequence per line, tokens apart by blanks, the last is the next.
+        """A corpus from a text file: a sequence of tokens per line, separated by blanks, the next token last.
 
         Blank lines are skipped. Lines of two tokens teach the collocation, as in `Corpus.of`. A line may also
-        be JSON, {"tokens": […], "next": …, "query": …}, for names with blanks and queries of your own.
+        be JSON, {"tokens": […], "next": …, "query": …}, for names with blanks and for queries.
         """
         lines = read_text(file, "a text file with one sequence of tokens per line").splitlines()
-        sentences = [from_line(line) for line in lines if line.strip()]
+        sentences = [_from_line(line) for line in lines if line.strip()]
         if not sentences:
             raise ValueError(f"{file} holds no sentence. Write one sequence of tokens per line.")
         return cls.of([s.sequence for s in sentences], vocabulary, queries=[s.query for s in sentences])
 
     def write(self, file: str | PathLike[str]) -> None:
-        """Write one sequence per line; `read` gives them back, with the queries.
+        """Write one sequence per line, which `read` reads with the queries.
 
-        A line that plain words cannot say is JSON: names with blanks, a query that is not the last token.
-        Collocations that no one-token sentence states are added as lines of two tokens, which are
-        then one-token sentences when read: they compare nothing and change no program.
+        Names with blanks, and a query that is not the last token, are written as JSON. Collocations that no
+        one-token sentence shows are added as lines of two tokens. They are read as one-token sentences, which
+        compare no tokens and change no program.
         """
         names = self.vocabulary
-        stated = self.ids[self.lengths == 1, 0]
-        known = np.flatnonzero(self.collocation >= 0)
-        untold = np.setdiff1d(known, stated)
-        if (self.collocation[known] == known).all():  # read takes copies for granted
+        announcing = np.flatnonzero(self.collocation >= 0)
+        missing = np.setdiff1d(announcing, self.ids[self.lengths == 1, 0])
+        if (self.collocation[announcing] == announcing).all():  # the default of `read`
             if not self.copies:
                 raise ValueError(
                     "some tokens announce themselves and the others nothing, which a text cannot say: it "
                     "would be read as if all did. Write Corpus(ids, following, vocabulary), where they do."
                 )
-            untold = known[:0]
-        lines = [as_line(Sentence((names[x], names[self.collocation[x]]))) for x in untold]
+            missing = announcing[:0]
+        lines = [_as_line(Sentence((names[x], names[self.collocation[x]]))) for x in missing]
         for row, y, q in zip(self.ids, self.following, self.queries, strict=True):
             tokens = row[row >= 0]
             query = None if q == tokens[-1] else names[q]
-            lines.append(as_line(Sentence(tuple(names[x] for x in (*tokens, y)), query)))
+            lines.append(_as_line(Sentence(tuple(names[x] for x in (*tokens, y)), query)))
         write_text(Path(file), "\n".join(lines) + "\n")
 
-    # ------------------------------------------------------------------ what it says
+    # ------------------------------------------------------------------ sizes and winners
 
     @property
     def n(self) -> int:
@@ -176,8 +181,8 @@ class Corpus:
     def announcer(self) -> Ids:
         """The token that announces each token (V,), the inverse of the collocation; −1 for none."""
         inverse = np.full(self.V, -1)
-        known = np.flatnonzero(self.collocation >= 0)
-        inverse[self.collocation[known]] = known
+        announcing = np.flatnonzero(self.collocation >= 0)
+        inverse[self.collocation[announcing]] = announcing
         return inverse
 
     @property
@@ -190,42 +195,48 @@ class Corpus:
         """Later copies of a token within its sentence (n, T)."""
         order = np.argsort(self.ids, axis=-1, kind="stable")
         ranked = np.take_along_axis(self.ids, order, -1)
-        again = np.zeros(self.ids.shape, bool)
-        again[:, 1:] = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
-        out = np.zeros_like(again)
-        np.put_along_axis(out, order, again, -1)
+        repeats = np.zeros(self.ids.shape, bool)
+        repeats[:, 1:] = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
+        out = np.zeros_like(repeats)
+        np.put_along_axis(out, order, repeats, -1)
         return out
+
+    @cached_property
+    def counts(self) -> Ids:
+        """How often each token occurs in each sentence (n, V)."""
+        counts = np.zeros((self.n, self.V), np.intp)
+        np.add.at(counts, (np.nonzero(self.mask)[0], self.ids[self.mask]), 1)
+        return counts
 
     def take(self, which: Ids | Bool) -> Corpus:
         """The corpus of some sentences."""
-        parts = (self.ids[which], self.following[which], self.vocabulary, self.collocation)
-        return Corpus(*parts, self.queries[which])
+        ids, following, queries = (x[which] for x in (self.ids, self.following, self.queries))
+        return Corpus(ids, following, self.vocabulary, self.collocation, queries)
 
     def show(self, sentence: int) -> str:
-        """One sentence in words."""
+        """One sentence as text."""
         names, row = self.vocabulary, self.ids[sentence]
-        said = " ".join(names[x] for x in row[row >= 0])
-        return f'sentence {sentence} "{said}" → {names[self.following[sentence]]!r}'
+        text = " ".join(names[x] for x in row[row >= 0])
+        return f'sentence {sentence} "{text}" → {names[self.following[sentence]]!r}'
 
     def __repr__(self) -> str:
         low, high = self.lengths.min(), self.lengths.max()
         span = f"{low}" if low == high else f"{low}–{high}"
-        kind = (
-            "tokens announce themselves" if self.copies else f"{(self.collocation >= 0).sum()} collocations"
-        )
+        kind = f"{(self.collocation >= 0).sum()} collocations"
+        kind = "tokens announce themselves" if self.copies else kind
         return f"Corpus({self.n} sentences of {span} tokens, V={self.V}; {kind})"
 
 
-# ---------------------------------------------------------------------- details
+# ---------------------------------------------------------------------- checks
 
 
 def _check_injective(corpus: Corpus) -> None:
-    known = np.flatnonzero(corpus.collocation >= 0)
-    counts = np.bincount(corpus.collocation[known], minlength=corpus.V)
+    announcing = np.flatnonzero(corpus.collocation >= 0)
+    counts = np.bincount(corpus.collocation[announcing], minlength=corpus.V)
     if (counts > 1).any():
         shared = int(np.argmax(counts > 1))
         names = corpus.vocabulary
-        both = " and ".join(repr(names[x]) for x in known[corpus.collocation[known] == shared][:2])
+        both = " and ".join(repr(names[x]) for x in announcing[corpus.collocation[announcing] == shared][:2])
         raise ValueError(
             f"the collocation is not injective: {both} both announce {names[shared]!r}, so the token that "
             "a sentence chooses is not determined."
@@ -238,8 +249,124 @@ def _check_winners(corpus: Corpus) -> None:
         i = int(np.argmax(absent))
         names = corpus.vocabulary
         y, x = names[corpus.following[i]], int(corpus.winners[i])
-        who = f"only {names[x]!r} announces {y!r}, and it" if x >= 0 else f"the token that announces {y!r}"
+        announcer = (
+            f"only {names[x]!r} announces {y!r}, and it" if x >= 0 else f"the token that announces {y!r}"
+        )
         raise ValueError(
-            f"{corpus.show(i)}: {who} is not in the sentence. "
+            f"{corpus.show(i)}: {announcer} is not in the sentence. "
             f"{int(absent.sum())} of {corpus.n} sentences contain no token that announces their next one."
         )
+
+
+def as_ids(name: str, value: Any, axes: int, smallest: int, V: int) -> Ids:
+    """A read-only copy of integers from `smallest` to V − 1 with this number of axes."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name} is ragged. Pad it with −1, or use Corpus.of(sequences).") from None
+    if array.ndim != axes or array.dtype.kind not in "iu":
+        raise ValueError(f"{name} has shape {array.shape}, dtype {array.dtype}. Pass {axes}-d integers.")
+    unknown = (array < smallest) | (array >= V)
+    if unknown.any():
+        where = tuple(map(int, np.argwhere(unknown)[0]))
+        tokens = f"The vocabulary has the tokens 0…{V - 1}."
+        raise ValueError(f"{name} has the unknown token {array[where]} at {where}. {tokens}")
+    ids = array.astype(np.intp)
+    ids.flags.writeable = False
+    return ids
+
+
+def as_sentences(ids: Any, V: int) -> Ids:
+    """Check sentences (n, T) of at least one token, with −1 beyond their end only."""
+    rows = as_ids("ids", ids, 2, -1, V)
+    if rows.size == 0:
+        raise ValueError("there is no sentence. Pass ids (n, T) with at least one token each.")
+    padding = rows < 0
+    holes = (padding[:, :-1] & ~padding[:, 1:]).any(-1)
+    if holes.any() or padding[:, 0].any():
+        i = int(np.argmax(padding[:, 0] | holes))
+        fault = "is empty" if padding[i].all() else "has padding before its last token"
+        raise ValueError(f"sentence {i} {fault}: {rows[i].tolist()}. Put tokens first, then −1.")
+    return rows
+
+
+def as_queries(queries: Any, sentences: Ids, V: int) -> Ids:
+    """Check the query tokens (n,); None for the last token of every sentence."""
+    n = len(sentences)
+    if queries is None:
+        queries = sentences[np.arange(n), (sentences >= 0).sum(-1) - 1]
+    query_ids = as_ids("queries", queries, 1, 0, V)
+    if len(query_ids) != n:
+        raise ValueError(f"queries has {len(query_ids)} entries but there are {n} sentences.")
+    return query_ids
+
+
+# ---------------------------------------------------------------------- names of tokens
+
+
+def collocations(sequences: Sequence[Sequence[Any]]) -> dict[str, str]:
+    """The map x → n(x) that sequences of two tokens teach; longer sequences are ignored.
+
+    Raises ValueError, showing both sequences, when two sequences contradict each other.
+    """
+    announced: dict[str, tuple[str, int]] = {}
+    for i, sequence in enumerate(sequences):
+        if len(sequence) == 2:
+            x, y = map(str, sequence)
+            first_y, first = announced.setdefault(x, (y, i))
+            if first_y != y:
+                raise ValueError(
+                    f"no collocation: {x!r} is followed by {first_y!r} in sentence {first} and by {y!r} "
+                    f"in sentence {i}. A token alone must announce one next token."
+                )
+    return {x: y for x, (y, _) in announced.items()}
+
+
+def _vocabulary(
+    texts: Sequence[Sequence[str]], mentioned: Sequence[str], vocabulary: Sequence[Any] | None
+) -> tuple[str, ...]:
+    """The names of the vocabulary, by default in the order they appear. Raises for an unknown name.
+
+    mentioned: the names in collocations and queries.
+    """
+    if vocabulary is None:
+        return tuple(dict.fromkeys([*(x for text in texts for x in text), *mentioned]))
+    names = tuple(map(str, vocabulary))
+    allowed = set(names)
+    for i, text in enumerate([*texts, mentioned]):
+        unknown = next((x for x in text if x not in allowed), None)
+        if unknown is not None:
+            place = f'sentence {i} "{" ".join(text)}"' if i < len(texts) else "a collocation or query"
+            raise ValueError(f"{place} has the unknown token {unknown!r}. Add it to the vocabulary.")
+    return names
+
+
+# ---------------------------------------------------------------------- lines of a file
+
+
+class Sentence(NamedTuple):
+    """Names of tokens, the last of them the next token, and the query; None for the sentence's last token."""
+
+    sequence: tuple[str, ...]
+    query: str | None = None
+
+
+def _as_line(sentence: Sentence) -> str:
+    """Names separated by blanks; JSON where that would be read differently."""
+    plain = " ".join(sentence.sequence)
+    if _from_line(plain) == sentence:
+        return plain
+    *tokens, following = sentence.sequence
+    query = {} if sentence.query is None else {"query": sentence.query}
+    return json.dumps({"tokens": tokens, "next": following} | query)
+
+
+def _from_line(line: str) -> Sentence:
+    """The sentence of a line that `_as_line` wrote, or of plain text; a byte order mark is dropped."""
+    line = line.removeprefix("\ufeff")
+    if line.startswith("{"):
+        with suppress(ValueError, TypeError, KeyError):  # plain text may begin with a brace
+            record = json.loads(line)
+            query = record.get("query")
+            return Sentence((*map(str, record["tokens"]), str(record["next"])), query and str(query))
+    return Sentence(tuple(line.split()))

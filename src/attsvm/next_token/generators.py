@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.next_token.corpus import Corpus
-from attsvm.next_token.ids import Ids
+from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.numbers import Float
 
 
@@ -17,7 +16,7 @@ def random_corpus(n: int, T: int, V: int, seed: int = 0, *, copies: bool = False
     random permutation, or the identity with `copies`.
     Draw order: collocation, hidden orders, sentences.
     """
-    rng, collocation = _drawn(n, T, V, seed, copies)
+    rng, collocation = _generator_and_collocation(n, T, V, seed, copies)
     rank = np.argsort(rng.random((V, V)), axis=-1)
     ids = _different_tokens(rng, n, T, V)
     best = np.argmax(rank[ids[:, -1:], ids], axis=-1)
@@ -26,7 +25,7 @@ def random_corpus(n: int, T: int, V: int, seed: int = 0, *, copies: bool = False
 
 def noisy_corpus(n: int, T: int, V: int, seed: int = 0, *, copies: bool = False) -> Corpus:
     """The same sentences with a winner drawn at random in each: orders contradict each other."""
-    rng, collocation = _drawn(n, T, V, seed, copies)
+    rng, collocation = _generator_and_collocation(n, T, V, seed, copies)
     ids = _different_tokens(rng, n, T, V)
     return Corpus(ids, collocation[ids[np.arange(n), rng.integers(T, size=n)]], _numbers(V), collocation)
 
@@ -43,16 +42,18 @@ def log2_toy() -> Corpus:
 
 
 def random_embeddings(V: int, d: int, seed: int = 0) -> Float:
-    """V unit vectors in d dimensions, orthonormal only by chance: rows of a Gaussian matrix, scaled."""
-    drawn = np.random.Generator(np.random.PCG64(seed)).standard_normal((V, d))
-    return np.asarray(drawn / np.linalg.norm(drawn, axis=-1, keepdims=True))
+    """V random unit vectors in d dimensions (V, d): rows of a Gaussian matrix, scaled to length one."""
+    E = np.random.Generator(np.random.PCG64(seed)).standard_normal((V, d))
+    return np.asarray(E / np.linalg.norm(E, axis=-1, keepdims=True))
 
 
 def _numbers(V: int) -> tuple[str, ...]:
     return tuple(map(str, range(V)))
 
 
-def _drawn(n: int, T: int, V: int, seed: int, copies: bool) -> tuple[np.random.Generator, Ids]:
+def _generator_and_collocation(
+    n: int, T: int, V: int, seed: int, copies: bool
+) -> tuple[np.random.Generator, Ids]:
     if not (n >= 1 and 1 <= T <= V):
         raise ValueError(f"n={n}, T={T}, V={V}. Pass n ≥ 1 and 1 ≤ T ≤ V: a sentence has T different tokens.")
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -61,13 +62,13 @@ def _drawn(n: int, T: int, V: int, seed: int, copies: bool) -> tuple[np.random.G
 
 
 def _different_tokens(rng: np.random.Generator, n: int, T: int, V: int) -> Ids:
-    """n draws of T different tokens: redraw the sentences with a repetition when these are few."""
+    """n draws of T different tokens. Where repetitions are rare, the sentences with one are drawn again."""
     if T * T > V:
         return np.argsort(rng.random((n, V)), axis=-1)[:, :T]
     ids = rng.integers(V, size=(n, T))
     while True:
         ranked = np.sort(ids, axis=-1)
-        again = (ranked[:, 1:] == ranked[:, :-1]).any(-1)
-        if not again.any():
+        repeated = (ranked[:, 1:] == ranked[:, :-1]).any(-1)
+        if not repeated.any():
             return ids
-        ids[again] = rng.integers(V, size=(int(again.sum()), T))
+        ids[repeated] = rng.integers(V, size=(int(repeated.sum()), T))

@@ -1,4 +1,4 @@
-"""Maximum likelihood of the context-conditioned chain, what it cannot know, and Graph-SVM's finite part."""
+"""Maximum likelihood of the context-conditioned chain, the odds it identifies, Graph-SVM's finite part."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from attsvm.next_token.corpus import Corpus
-from attsvm.next_token.ids import Ids
+from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.next_token.priorities import Priorities
 from attsvm.next_token.problems import as_embeddings, sentence_tokens
 from attsvm.numbers import Float
 from attsvm.program.finite_part import finite_part
 
 NEWTON_STEPS = 100
-"""Far beyond the steps a damped Newton method needs on a convex function of this kind (about ten)."""
+"""Limit of damped Newton steps; about ten suffice."""
 
 VISIBLE = 1e-10
-"""Smallest relative rise of the log-likelihood that a comparison in double precision can trust."""
+"""Smallest relative rise of the log-likelihood that is not hidden by rounding errors."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CoOccurrence:
-    """Which tokens met under each query: component (V queries, V tokens), −1 for tokens never seen.
+    """Which tokens share prompts of each query: component (V queries, V tokens), −1 for tokens in no prompt.
 
-    Tokens in different components never compete, not even through others, so that no corpus of such
-    prompts can tell their odds.
+    Tokens in different components never compete, directly or through other tokens. No corpus of such prompts
+    identifies their odds.
     Reference: Ildiz et al. 2024, "From Self-Attention to Markov Models".
     """
 
@@ -42,36 +41,36 @@ class CoOccurrence:
         sentence, position = np.nonzero(corpus.mask)
         base = corpus.queries[sentence] * V
         node, hub = base + corpus.ids[sentence, position], base + corpus.ids[sentence, 0]
-        seen, place = np.unique(np.concatenate([node, hub]), return_inverse=True)
+        nodes, place = np.unique(np.concatenate([node, hub]), return_inverse=True)
         start, end = np.split(place, 2)
-        graph = csr_array((np.ones(len(start), np.int8), (start, end)), shape=(len(seen), len(seen)))
+        graph = csr_array((np.ones(len(start), np.int8), (start, end)), shape=(len(nodes), len(nodes)))
         labels = connected_components(graph, directed=False)[1]
         component = np.full(V * V, -1)
-        component[seen] = labels
+        component[nodes] = labels
         return cls(corpus, component.reshape(V, V))
 
     @property
     def connected(self) -> NDArray[np.bool_]:
-        """Queries (V,) under which every token of the vocabulary is joined with every other."""
+        """Queries (V,) under which all tokens of the vocabulary are in one component."""
         return np.asarray((self.component == self.component[:, :1]).all(-1) & (self.component[:, 0] >= 0))
 
     def unidentified(self, query: int) -> list[tuple[int, int]]:
-        """The pairs of tokens whose odds under the query no such prompts can tell."""
+        """The pairs of tokens whose odds under the query such prompts do not identify."""
         c = self.component[query]
-        apart = (c[:, None] != c) | (c[:, None] < 0) | (c < 0)
-        return [(int(i), int(j)) for i, j in np.argwhere(np.triu(apart, 1))]
+        separate = (c[:, None] != c) | (c[:, None] < 0) | (c < 0)
+        return [(int(i), int(j)) for i, j in np.argwhere(np.triu(separate, 1))]
 
     def __repr__(self) -> str:
-        good, V = int(self.connected.sum()), self.corpus.V
-        text = f"CoOccurrence({good} of {V} queries connected"
-        if good == V:
+        connected, V = int(self.connected.sum()), self.corpus.V
+        text = f"CoOccurrence({connected} of {V} queries connected"
+        if connected == V:
             return text + ")"
         query = int(np.argmin(self.connected))
         pairs = self.unidentified(query)
         names = self.corpus.vocabulary
         first = ", ".join(f"({names[i]}, {names[j]})" for i, j in pairs[:3])
-        more = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
-        return f"{text}; under {names[query]!r} unidentified: {first}{more})"
+        ellipsis = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+        return f"{text}; under {names[query]!r} unidentified: {first}{ellipsis})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,8 +79,8 @@ class Recovery:
 
     logits (V queries, V tokens): log π up to one constant per component, centred; NaN for tokens that
         no sentence compares under the query.
-    component (V, V): the component of the priority graph; −1 where NaN. Odds inside a component are
-        finite; between components the likelihood has its supremum at infinity: the upper one takes all.
+    component (V, V): the component of the priority graph; −1 where NaN. Odds inside a component are finite.
+        Between two components the likelihood grows as the odds of the upper one tend to infinity.
     residual: largest difference between expected and observed choices of a token, per sentence of its
         query. The likelihood is concave, so 0 proves the optimum.
     """
@@ -91,8 +90,9 @@ class Recovery:
     residual: float
 
     def __repr__(self) -> str:
-        known, parts = self.component >= 0, len(np.unique(self.component[self.component >= 0]))
-        size = f"{int(known.sum())} of {known.size} logits in {parts} components"
+        compared = self.component >= 0
+        count = len(np.unique(self.component[compared]))
+        size = f"{int(compared.sum())} of {compared.size} logits in {count} components"
         return f"Recovery({size}; residual {self.residual:.1e})"
 
 
@@ -101,8 +101,8 @@ def recover(corpus: Corpus) -> Recovery:
 
         max_θ Σ_i log( m_y e^{θ_y} / Σ_j m_j e^{θ_j} ),     m_j the count of j in prompt i, y its winner
 
-    A finite optimum exists inside the strongly connected components of the priority graphs (Ford
-    1957), and there it is unique up to a constant; it is found on the cyclic sub-corpus.
+    A finite optimum exists inside the strongly connected components of the priority graphs (Ford 1957), and
+    is unique there up to a constant. It is computed on the cyclic sub-corpus.
     """
     graph = Priorities.of(corpus)
     V = corpus.V
@@ -125,14 +125,13 @@ def graph_finite_part(corpus: Corpus, embeddings: ArrayLike | None = None) -> Fl
         min ‖W‖_F  subject to  (x − x')ᵀ W q = θ_x − θ_x'  for x, x' in one component of q's graph
 
     Without embeddings tokens are orthonormal, and W[x, q] (V, V) are the centred logits themselves.
-    It minimises the log-loss of the cyclic sub-corpus within the span of these pairs: training is
-    predicted to end near R · W_svm + W_fin. Raises ValueError where the embeddings are too dependent
-    to express the odds exactly; there `train_choice` on `Priorities.cyclic()` finds the minimiser.
+    It minimises the log-loss of the cyclic sub-corpus within the span of these pairs. Theory predicts that
+    training ends near R · W_svm + W_fin. Raises ValueError where the embeddings are too dependent to express
+    the odds exactly; there `train_choice` on `Priorities.cyclic()` computes the minimiser.
     Reference: Li et al. 2024, "Mechanics of Next Token Prediction with Self-Attention".
     """
     if embeddings is None:
-        found = recover(corpus)
-        return np.where(np.isnan(found.logits), 0.0, found.logits).T
+        return np.nan_to_num(recover(corpus).logits).T
     E, cyclic = as_embeddings(corpus, embeddings), Priorities.of(corpus).cyclic()
     if cyclic is None:
         return np.zeros((E.shape[1], E.shape[1]))
@@ -153,27 +152,29 @@ def _luce(corpus: Corpus, component: Ids) -> tuple[Ids, Float, float]:
     np.add.at(counts, (rows, place), 1.0)
     contexts, times = np.unique(counts, axis=0, return_counts=True)
     wins = np.bincount(np.searchsorted(present, corpus.winners), minlength=len(present))
-    same = component[present][:, None] == component[present]
+    joined = component[present][:, None] == component[present]
     theta = np.zeros(len(present))
     level, expected, shares = _likelihood(contexts, times, wins, theta)
     last = np.inf
     for _ in range(NEWTON_STEPS):
-        # The constant of each component is free: the projection `same` makes the Hessian regular.
-        hessian = np.diag(expected) - (shares * times[:, None]).T @ shares + same
+        # The constant of each component is free: adding the matrix `joined` makes the Hessian regular.
+        hessian = np.diag(expected) - (shares * times[:, None]).T @ shares + joined
         step = np.linalg.solve(hessian, wins - expected)
         promise = float(step @ (wins - expected))
-        visible = promise > VISIBLE * abs(level)  # below, rounding hides the rise and full steps converge
+        visible = promise > VISIBLE * abs(
+            level
+        )  # otherwise rounding hides the rise; there full steps converge
         if not visible and promise > last / 4:
             break
         last = promise
         size = 1 / max(1.0, float(np.abs(step).max()))  # beyond a change of one the model is not quadratic
-        after = _likelihood(contexts, times, wins, theta + size * step)
-        while visible and after[0] < level + 0.1 * size * promise:
+        trial = _likelihood(contexts, times, wins, theta + size * step)
+        while visible and trial[0] < level + 0.1 * size * promise:
             size /= 2
-            after = _likelihood(contexts, times, wins, theta + size * step)
+            trial = _likelihood(contexts, times, wins, theta + size * step)
         theta = theta + size * step
-        level, expected, shares = after
-    theta -= same @ theta / same.sum(-1)
+        level, expected, shares = trial
+    theta -= joined @ theta / joined.sum(-1)
     return present, theta, float(np.abs(wins - expected).max() / corpus.n)
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
-from attsvm.next_token.corpus import Corpus
-from attsvm.next_token.ids import Ids, as_queries, as_sentences
+from attsvm.next_token.corpus import Corpus, Ids, as_queries, as_sentences
 from attsvm.next_token.model import token_logits
 from attsvm.numbers import Float
 
@@ -56,51 +55,51 @@ class ContextChain:
 
     def probabilities(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Float:
         """Next-token probabilities of prompts ids (n, T), −1 beyond their end: (n, V)."""
-        rows, asking = self._prompts(ids, queries)
+        rows, query_ids = self._prompts(ids, queries)
         counts = np.zeros((len(rows), self.V))
         np.add.at(counts, (np.nonzero(rows >= 0)[0], rows[rows >= 0]), 1)
-        weights = self._weights(counts, asking)
+        weights = self._weights(counts, query_ids)
         return np.asarray(weights / weights.sum(-1, keepdims=True))
 
     def logs(self, ids: ArrayLike, seed: int = 0, queries: ArrayLike | None = None) -> Corpus:
         """Draw one next token for each prompt: a corpus of (prompt, next token) pairs."""
-        rows, asking = self._prompts(ids, queries)
+        rows, query_ids = self._prompts(ids, queries)
         rng = np.random.Generator(np.random.PCG64(seed))
-        drawn = _draw(rng, self.probabilities(rows, asking))
-        return Corpus(rows, drawn, tuple(map(str, range(self.V))), queries=asking)
+        following = _draw(rng, self.probabilities(rows, query_ids))
+        return Corpus(rows, following, tuple(map(str, range(self.V))), queries=query_ids)
 
     def simulate(
         self, prompt: Sequence[int], steps: int, chains: int = 1, seed: int = 0, record: int = 40
     ) -> tuple[Ids, Ids]:
-        """Let the chain write: token counts (chains, k, V) at k log-spaced lengths (k,) of the text.
+        """Simulate the chain: token counts (chains, k, V) at k log-spaced lengths (k,) of the text.
 
-        All chains start from the same prompt and append their own draws to it.
+        All chains start from the same prompt, and each appends its own draws to it.
         """
         if min(steps, chains, record) < 1:
             raise ValueError(f"steps={steps}, chains={chains}, record={record}. Pass positive numbers.")
-        start, asking = self._prompts([prompt], None)
+        start, query_ids = self._prompts([prompt], None)
         text = start[start >= 0]
         rng = np.random.Generator(np.random.PCG64(seed))
         counts = np.tile(np.bincount(text, minlength=self.V), (chains, 1))
-        last = np.full(chains, asking[0])
-        kept = np.unique(np.geomspace(1, steps, record).round().astype(np.intp))
-        each, records = np.arange(chains), list[Ids]()
+        last = np.full(chains, query_ids[0])
+        recorded_steps = np.unique(np.geomspace(1, steps, record).round().astype(np.intp))
+        chain, records = np.arange(chains), list[Ids]()
         for step in range(1, steps + 1):
             last = _draw(rng, self._weights(counts, last))
-            counts[each, last] += 1
-            if step == kept[len(records)]:
+            counts[chain, last] += 1
+            if step == recorded_steps[len(records)]:
                 records.append(counts.copy())
-        return len(text) + kept, np.stack(records, axis=1)
+        return len(text) + recorded_steps, np.stack(records, axis=1)
 
-    def _weights(self, counts: NDArray[Any], asking: Ids) -> Float:
-        """m_j π_kj of texts with these counts (n, V), up to a factor each; the largest π_kj is 1."""
-        logits = np.where(counts > 0, self.log_base[asking], -np.inf)
+    def _weights(self, counts: NDArray[Any], query_ids: Ids) -> Float:
+        """m_j π_kj of texts with these counts (n, V); each text is scaled so that its largest π_kj is 1."""
+        logits = np.where(counts > 0, self.log_base[query_ids], -np.inf)
         top = logits.max(-1, keepdims=True)
         if top.min() == -np.inf:
             i = int(np.argmin(top))
             raise ValueError(
                 f"text {i} with the tokens {np.flatnonzero(counts[i]).tolist()} holds none that its query "
-                f"{asking[i]} can choose: their entries of log_base are −∞."
+                f"{query_ids[i]} can choose: their entries of log_base are −∞."
             )
         return np.asarray(counts * np.exp(logits - top))
 
@@ -112,16 +111,16 @@ class ContextChain:
 def collapse_exponent(counts: Ids, weak: int, strong: int, after: int = 100) -> float:
     """Exponent b of  m_weak ≈ m_strong^b  over recorded counts (chains, k, V), mean over the chains.
 
-    A two-token chain with π = (p, q), p > q, under every query is predicted to have b = q/p: the weak
-    token's share of the text tends to zero. The fit is on ψ(m), the digamma function, for log m: each
-    draw raises ψ(m_j) by 1/m_j with probability ∝ π_j m_j, so ψ(m_weak)/q − ψ(m_strong)/p is a
-    martingale and the fit has no bias at any length, which log m has.
-    after: records with fewer strong tokens on average are left out; the first draws are the noisiest.
+    Theory predicts b = q/p for a two-token chain with π = (p, q), p > q, under every query: the weak token's
+    share of the text tends to zero. The fit is on ψ(m), the digamma function, in place of log m. Each draw
+    raises ψ(m_j) by 1/m_j with probability ∝ π_j m_j. Therefore ψ(m_weak)/q − ψ(m_strong)/p is a martingale,
+    and the fit is unbiased at every length; a fit on log m is biased.
+    after: records with fewer strong tokens on average are not fitted: the first draws are the noisiest.
     """
-    kept = counts[..., strong].mean(0) >= after
-    if kept.sum() < 3:
-        raise ValueError(f"only {kept.sum()} records have {after} strong tokens. Simulate more steps.")
-    x, y = (digamma(counts[..., token][:, kept]).mean(0) for token in (strong, weak))
+    fitted = counts[..., strong].mean(0) >= after
+    if fitted.sum() < 3:
+        raise ValueError(f"only {fitted.sum()} records have {after} strong tokens. Simulate more steps.")
+    x, y = (digamma(counts[..., token][:, fitted]).mean(0) for token in (strong, weak))
     return float(np.polyfit(x, y, 1)[0])
 
 

@@ -1,4 +1,4 @@
-"""Token-priority graphs: for every query, which token a corpus puts above which."""
+"""Token-priority graphs: for every query, the pairs of tokens that a corpus orders."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from attsvm.next_token.corpus import Corpus
-from attsvm.next_token.ids import Ids
+from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.numbers import Bool
 
 
@@ -38,8 +37,8 @@ class Condensation(NamedTuple):
 class Unrealisable(ValueError):
     """The priorities of a query form a cycle.
 
-    cycle: the edges (upper, lower) of a shortest cycle found; query: the token that asks;
-    sentences: one sentence that shows each edge.
+    cycle: the edges (upper, lower) of a short cycle; query: its query token; sentences: one sentence that
+    shows each edge.
     """
 
     def __init__(self, message: str, query: int, cycle: list[tuple[int, int]], sentences: list[int]) -> None:
@@ -53,10 +52,10 @@ class Unrealisable(ValueError):
 class Priorities:
     """The edges of all token-priority graphs of a corpus, each once.
 
-    A sentence with query q and winner y puts y above every other of its tokens x: the edge y → x in
-    the graph of q. Two tokens in one strongly connected component are tied; an edge between two
-    components is a strict priority. Without cycles every edge is strict, and each graph is a partial
-    order: the corpus is realisable.
+    A sentence with query q and winner y puts y above each other token x of the sentence: the edge y → x in
+    the graph of q. Two tokens in one strongly connected component are tied; an edge between two components is
+    a strict priority. Without cycles every edge is strict and each graph is a partial order; then the corpus
+    is realisable.
 
     query, upper, lower (m,): the edge upper → lower of the query's graph; sentence (m,): the first
     sentence that shows it. Sorted by query, then upper, then lower.
@@ -75,7 +74,7 @@ class Priorities:
         V = corpus.V
         beaten = corpus.mask & (corpus.ids != corpus.winners[:, None])
         sentence, position = np.nonzero(beaten)
-        # Pairs by their place in a sorted list: query·V² would leave 64 bits at two million tokens.
+        # Encode pairs by their place in a sorted list: query · V² overflows 64 bits at two million tokens.
         pairs, place = np.unique(corpus.queries * V + corpus.winners, return_inverse=True)
         codes = place[sentence] * V + corpus.ids[sentence, position]
         codes, first = np.unique(codes, return_index=True)
@@ -114,14 +113,14 @@ class Priorities:
     def selected(self) -> Bool:
         """The tokens in the winner's component, bool (n, T): the selection of Graph-SVM."""
         corpus = self.corpus
-        same = corpus.ids == corpus.winners[:, None]
-        sentence, position = np.nonzero(corpus.mask & ~same)
+        selected = corpus.ids == corpus.winners[:, None]
+        sentence, position = np.nonzero(corpus.mask & ~selected)
         query = corpus.queries[sentence]
         tied = self._component(query, corpus.winners[sentence]) == self._component(
             query, corpus.ids[sentence, position]
         )
-        same[sentence[tied], position[tied]] = True
-        return same
+        selected[sentence[tied], position[tied]] = True
+        return selected
 
     @cached_property
     def roles(self) -> NDArray[np.int8]:
@@ -135,11 +134,11 @@ class Priorities:
     def condensation(self, query: int) -> Condensation:
         """Components of one query's graph in topological order, and the edges between them."""
         V = self.corpus.V
-        here = slice(*np.searchsorted(self.query, [query, query + 1]))
+        own_edges = slice(*np.searchsorted(self.query, [query, query + 1]))
         nodes = slice(*np.searchsorted(self.nodes, [query * V, (query + 1) * V]))
         token, label = self.nodes[nodes] % V, self.components[nodes]
-        start = self._component(self.query[here], self.upper[here])
-        end = self._component(self.query[here], self.lower[here])
+        start = self._component(self.query[own_edges], self.upper[own_edges])
+        end = self._component(self.query[own_edges], self.lower[own_edges])
         edges = {(int(a), int(b)) for a, b in zip(start, end, strict=True) if a != b}
         above: dict[int, set[int]] = {int(c): set() for c in label}
         for a, b in edges:
@@ -152,29 +151,29 @@ class Priorities:
         return Condensation([tuple(c) for c in members], sorted((place[a], place[b]) for a, b in edges))
 
     def cyclic(self) -> Corpus | None:
-        """The cyclic sub-corpus: each sentence keeps the tokens tied with its winner; None if all are alone.
+        """The cyclic sub-corpus: of each sentence the tokens tied with its winner; None without ties.
 
-        Sentences that keep only copies of the winner teach nothing and are dropped. The query still
-        asks, also where it has left the sentence.
+        A sentence of which only copies of the winner remain compares nothing and is dropped. Queries stay,
+        even if their token is dropped from the sentence.
         """
-        corpus, kept = self.corpus, self.selected
-        useful = (kept & (corpus.ids != corpus.winners[:, None])).any(-1)
+        corpus, tied = self.corpus, self.selected
+        useful = (tied & (corpus.ids != corpus.winners[:, None])).any(-1)
         if not useful.any():
             return None
-        order = np.argsort(~kept[useful], axis=-1, kind="stable")
-        ids = np.take_along_axis(np.where(kept, corpus.ids, -1)[useful], order, -1)
-        parts = (ids, corpus.following[useful], corpus.vocabulary, corpus.collocation)
-        return Corpus(*parts, corpus.queries[useful])
+        order = np.argsort(~tied[useful], axis=-1, kind="stable")
+        ids = np.take_along_axis(np.where(tied, corpus.ids, -1)[useful], order, -1)
+        following, queries = corpus.following[useful], corpus.queries[useful]
+        return Corpus(ids, following, corpus.vocabulary, corpus.collocation, queries)
 
     # ------------------------------------------------------------------ the counterexample
 
     def check_realisable(self) -> None:
-        """Raise Unrealisable with a shortest cycle found and the sentences that show it."""
+        """Raise Unrealisable with a short cycle and the sentences that show it, if there is one."""
         if self.realisable:
             return
         names = self.corpus.vocabulary
         edges = self._cycle()
-        said = [
+        shown = [
             f"  {names[self.upper[k]]!r} above {names[self.lower[k]]!r}: "
             f"{self.corpus.show(int(self.sentence[k]))}"
             for k in edges
@@ -183,20 +182,20 @@ class Priorities:
         cyclic = len(np.unique(self.query[~self.strict]))
         raise Unrealisable(
             f"the corpus is not realisable: under the query {names[query]!r} the priorities run in a "
-            f"cycle ({cyclic} of {len(np.unique(self.query))} queries have one):\n" + "\n".join(said),
+            f"cycle ({cyclic} of {len(np.unique(self.query))} queries have one):\n" + "\n".join(shown),
             query,
             [(int(self.upper[k]), int(self.lower[k])) for k in edges],
             [int(self.sentence[k]) for k in edges],
         )
 
     def _cycle(self) -> list[int]:
-        """Edges of a cycle: two opposite ones where there are any, else one of the smallest component."""
+        """Edges of a cycle: two opposite edges, or without these a cycle of the smallest component."""
         start, end = self._node(self.query, self.upper), self._node(self.query, self.lower)
-        codes, back = start * len(self.nodes) + end, end * len(self.nodes) + start
-        opposite = np.flatnonzero(np.isin(codes, back))
+        codes, reversed_codes = start * len(self.nodes) + end, end * len(self.nodes) + start
+        opposite = np.flatnonzero(np.isin(codes, reversed_codes))
         if opposite.size:
             k = int(opposite[0])
-            return [k, int(np.searchsorted(codes, back[k]))]
+            return [k, int(np.searchsorted(codes, reversed_codes[k]))]
         component = self._component(self.query, self.upper)
         tied = np.flatnonzero(~self.strict)
         labels, counts = np.unique(component[tied], return_counts=True)
@@ -217,7 +216,7 @@ class Priorities:
 
 
 def _shortest_cycle(edges: Ids, upper: Ids, lower: Ids) -> list[int]:
-    """A shortest cycle through the first node of a strongly connected component, by breadth first."""
+    """A shortest cycle through the first node of a strongly connected component, by breadth-first search."""
     outgoing: dict[int, list[int]] = {}
     for k in map(int, edges):
         outgoing.setdefault(int(upper[k]), []).append(k)
@@ -225,12 +224,12 @@ def _shortest_cycle(edges: Ids, upper: Ids, lower: Ids) -> list[int]:
     path: dict[int, list[int]] = {start: []}
     queue = deque([start])
     while queue:
-        here = queue.popleft()
-        for k in outgoing[here]:
-            there = int(lower[k])
-            if there == start:
-                return [*path[here], k]
-            if there not in path:
-                path[there] = [*path[here], k]
-                queue.append(there)
+        node = queue.popleft()
+        for k in outgoing[node]:
+            successor = int(lower[k])
+            if successor == start:
+                return [*path[node], k]
+            if successor not in path:
+                path[successor] = [*path[node], k]
+                queue.append(successor)
     raise AssertionError("a strongly connected component has a cycle through every node")

@@ -1,4 +1,4 @@
-"""A corpus as Tokens: the same data type, programs and training loop as everywhere else."""
+"""A corpus as `Tokens`, for programs and training."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def as_embeddings(corpus: Corpus, embeddings: ArrayLike | None) -> Float:
 def sentence_tokens(corpus: Corpus, embeddings: ArrayLike | None = None) -> Tokens:
     """The sentences for the attention programs: each token of a sentence once.
 
-        keys x_t (n, T, d),  query = embedding of the asking token (n, d)
+        keys x_t (n, T, d),  query = embedding of the query token (n, d)
 
-    Copies of a token share its logit, so their constraints are those of the first: they are masked.
+    Copies of a token have equal logits, and so equal constraints. Therefore all but the first are masked.
     """
     E = as_embeddings(corpus, embeddings)
     return Tokens(E[corpus.ids], E[corpus.queries], mask=corpus.mask & ~corpus.repeats)
@@ -36,13 +36,13 @@ def sentence_tokens(corpus: Corpus, embeddings: ArrayLike | None = None) -> Toke
 def choice_tokens(corpus: Corpus, embeddings: ArrayLike | None = None) -> Tokens:
     """The sentences for training the choice of the winner by log-loss.
 
-    Values (n, T, 1) are 1 at the copies of the winner, so that `Linear([1.0])` reads the attention it
-    gets, and `log_loss` takes −log of that: the loss of weight tying, where the output logit of a
-    token is its attention.
+    Values (n, T, 1) are 1 at the copies of the winner, so that the output of `Linear([1.0])` is the winner's
+    attention, and `log_loss` is −log of it. This is the loss of a model with tied weights, in which attention
+    is the probability of a token.
     """
     E = as_embeddings(corpus, embeddings)
-    right = corpus.ids == corpus.winners[:, None]
-    return Tokens(E[corpus.ids], E[corpus.queries], mask=corpus.mask, values=right[..., None].astype(float))
+    values = (corpus.ids == corpus.winners[:, None])[..., None].astype(float)
+    return Tokens(E[corpus.ids], E[corpus.queries], mask=corpus.mask, values=values)
 
 
 def prediction_tokens(corpus: Corpus, W_ov: ArrayLike, embeddings: ArrayLike | None = None) -> Tokens:
@@ -60,11 +60,8 @@ def prediction_tokens(corpus: Corpus, W_ov: ArrayLike, embeddings: ArrayLike | N
     outputs = E @ as_output(W_ov, E).T
     logits = outputs[corpus.ids]
     label = corpus.following[:, None, None]
-    others = np.arange(corpus.V - 1) + (np.arange(corpus.V - 1) >= label)
-    shape = (corpus.n, logits.shape[1], corpus.V - 1)
-    odds = np.take_along_axis(logits, np.broadcast_to(others, shape), -1) - np.take_along_axis(
-        logits, np.broadcast_to(label, (*shape[:2], 1)), -1
-    )
+    wrong_tokens = np.arange(corpus.V - 1) + (np.arange(corpus.V - 1) >= label)
+    odds = np.take_along_axis(logits, wrong_tokens, -1) - np.take_along_axis(logits, label, -1)
     return Tokens(E[corpus.ids], E[corpus.queries], mask=corpus.mask, values=odds)
 
 
@@ -77,11 +74,11 @@ def collocation_tokens(corpus: Corpus, embeddings: ArrayLike | None = None) -> T
     `log_loss` give −Σ_x log softmax(W_ov x)_{n(x)}.
     """
     E = as_embeddings(corpus, embeddings)
-    known = np.flatnonzero(corpus.collocation >= 0)
+    announcing = np.flatnonzero(corpus.collocation >= 0)
     V = corpus.V
-    keys = np.broadcast_to(np.eye(V), (len(known), V, V))
-    right = np.arange(V) == corpus.collocation[known, None]
-    return Tokens(keys, E[known], values=right[..., None].astype(float))
+    keys = np.broadcast_to(np.eye(V), (len(announcing), V, V))
+    announced = np.arange(V) == corpus.collocation[announcing, None]
+    return Tokens(keys, E[announcing], values=announced[..., None].astype(float))
 
 
 def as_output(W_ov: ArrayLike, embeddings: Float) -> Float:

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.data.tokens import Tokens
-from attsvm.next_token.corpus import Corpus
-from attsvm.next_token.ids import Ids
+from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.next_token.priorities import Priorities
 from attsvm.next_token.problems import as_embeddings, collocation_tokens, sentence_tokens
 from attsvm.norms import frobenius
@@ -27,11 +26,12 @@ class Decoupled:
     """A Frobenius program of orthonormal tokens, solved one small vector problem per query.
 
     W (V, V): the logit of every token (row) under every query (column), W[x, q] = xᵀ W q.
-    blocks: the solutions, each a vector problem over the tokens that its query compares; places: where in W
-    its vector stands, rows (tokens, c) of the columns (c,), c times where so many queries pose it.
+    blocks: the solutions, each of a vector problem over the tokens that a query compares.
+    places: the entries of W that a block solves: rows (tokens, c) of columns (c,), where c queries have the
+        same problem.
 
-    ‖W‖² is the sum of the blocks' squares and no constraint joins two blocks, so norms and lower
-    bounds add in squares: the worst block bounds violations and relative gap of the whole.
+    ‖W‖² is the sum of the blocks' squares, and no constraint joins two blocks. Therefore norms and lower
+    bounds add in squares, and the largest violation and relative gap of a block bound those of W.
     """
 
     W: Float
@@ -40,24 +40,25 @@ class Decoupled:
 
     @property
     def margin(self) -> float:
-        """1/‖W‖, the best margin of a weight of norm one; infinite where nothing is asked."""
+        """1/‖W‖, the best margin of a weight of norm one; infinite without constraints."""
         size = float(frobenius.value(self.W))
         return 1 / size if size > 0 else np.inf
 
     @property
     def certificate(self) -> Certificate:
         """The worst block's violations and gap, recomputed from W at every access."""
-        each, rest = [], self.W.copy()
+        certificates, outside = [], self.W.copy()
         for block, place in zip(self.blocks, self.places, strict=True):
             for w in np.unique(self.W[place], axis=-1).T:
-                each.append(certify(block.constraints, frobenius, w[:, None], block.token_multipliers))
-            rest[place] = 0.0
+                multipliers = block.token_multipliers
+                certificates.append(certify(block.constraints, frobenius, w[:, None], multipliers))
+            outside[place] = 0.0
         primal, dual, gap = (
-            max((getattr(c, name) for c in each), default=0.0) for name in ("primal", "dual", "gap")
+            max((getattr(c, name) for c in certificates), default=0.0) for name in ("primal", "dual", "gap")
         )
-        # What no block asks for only makes W longer: ‖W‖ against the length of its blocks.
-        longer = 1 - float(frobenius.value(self.W - rest) * self.margin) if rest.any() else 0.0
-        return Certificate(primal, dual, gap + longer, sum(c.rows for c in each))
+        # Entries outside of the blocks only make W longer: compare ‖W‖ with the length of its blocks.
+        excess = 1 - float(frobenius.value(self.W - outside) * self.margin) if outside.any() else 0.0
+        return Certificate(primal, dual, gap + excess, sum(c.rows for c in certificates))
 
     @property
     def certified(self) -> bool:
@@ -79,8 +80,8 @@ def attention_program(corpus: Corpus, embeddings: ArrayLike | None = None) -> So
 
         min ‖W‖_F  subject to  (x − x')ᵀ W q ≥ 1  whenever x is above x' under q
 
-    embeddings (V, d); without them tokens are orthonormal, and every query is a problem of its own. Raises
-    Unrealisable, showing a cycle, and NotSeparable where the embeddings cannot express the orders.
+    embeddings (V, d); without them tokens are orthonormal, and each query has a separate problem. Raises
+    Unrealisable, which shows a cycle, and NotSeparable where the embeddings cannot express the orders.
     Reference: Huang, Liang, Yang 2024, "Non-asymptotic Convergence of Training Transformers for
     Next-token Prediction".
     """
@@ -97,19 +98,19 @@ def graph_program(corpus: Corpus, embeddings: ArrayLike | None = None) -> Soluti
 
         min ‖W‖_F  s.t.  (x − x')ᵀ W q = 0 if x, x' share a component of q's graph,  ≥ 1 if x is above
 
-    One example per sentence: the selected tokens are those in the winner's component. Priorities
-    that need several edges follow from theirs, so the sentences state all constraints. Without embeddings
-    tokens are orthonormal: memory is then that of one query's distinct priorities.
+    One example per sentence: the selected tokens are those in the winner's component. Priorities along
+    several edges follow from those of the edges, so that the sentences give all constraints. Without
+    embeddings tokens are orthonormal, and memory is that of one query's distinct priorities.
     Reference: Li et al. 2024, "Mechanics of Next Token Prediction with Self-Attention".
     """
     if embeddings is None:
-        return _query_after_query(corpus)
+        return _solve_each_query(corpus)
     tokens = sentence_tokens(corpus, embeddings)
     selected = Priorities.of(corpus).selected & tokens.mask
-    # W lives in the span of the embeddings: with d > V the same problem in V coordinates is smaller.
-    within = basis(as_embeddings(corpus, embeddings))
-    small = max_margin(sentence_tokens(corpus, np.asarray(embeddings) @ within), selected)
-    return replace(small, tokens=tokens, W=within @ small.W @ within.T)
+    # W lies in the span of the embeddings: with d > V the same problem in V coordinates is smaller.
+    span = basis(as_embeddings(corpus, embeddings))
+    small = max_margin(sentence_tokens(corpus, np.asarray(embeddings) @ span), selected)
+    return replace(small, tokens=tokens, W=span @ small.W @ span.T)
 
 
 @overload
@@ -121,11 +122,11 @@ def feed_forward_program(corpus: Corpus, embeddings: ArrayLike | None = None) ->
 
         min ‖W‖_F  subject to  (e_{n(x)} − e_v)ᵀ W x ≥ 1,  v ≠ n(x)
 
-    With embeddings (V, d) it holds V keys of width V for every token. Without, tokens are orthonormal and
-    all of them pose one problem up to renaming, which is solved once; closed form: e_{n(x)} − 1/V.
+    With embeddings (V, d) it takes V keys of width V for every token. Without them tokens are orthonormal,
+    and their problems are equal up to a permutation. One is solved; its closed form is e_{n(x)} − 1/V.
     """
     if embeddings is None:
-        return _once_for_all_tokens(corpus)
+        return _solve_one_token(corpus)
     announced = corpus.collocation[corpus.collocation >= 0]
     return max_margin(collocation_tokens(corpus, embeddings), announced)
 
@@ -133,7 +134,7 @@ def feed_forward_program(corpus: Corpus, embeddings: ArrayLike | None = None) ->
 # ---------------------------------------------------------------------- orthonormal tokens
 
 
-def _query_after_query(corpus: Corpus) -> Decoupled:
+def _solve_each_query(corpus: Corpus) -> Decoupled:
     """The logits of each query:  min ‖w‖  s.t.  w_x − w_x' = 0 in a component,  ≥ 1 if x is above x'."""
     graph = Priorities.of(corpus)
     W = np.zeros((corpus.V, corpus.V))
@@ -149,12 +150,12 @@ def _query_after_query(corpus: Corpus) -> Decoupled:
     return Decoupled(W, tuple(blocks), tuple(places))
 
 
-def _once_for_all_tokens(corpus: Corpus) -> Decoupled:
+def _solve_one_token(corpus: Corpus) -> Decoupled:
     V = corpus.V
     block = max_margin(Tokens(np.eye(V)[None]), [0])
-    known = np.flatnonzero(corpus.collocation >= 0)
-    announced, others = corpus.collocation[known], np.arange(V - 1)[:, None]
-    place = np.concatenate([announced[None], others + (others >= announced)]), known
+    announcing = np.flatnonzero(corpus.collocation >= 0)
+    announced, losing = corpus.collocation[announcing], np.arange(V - 1)[:, None]
+    place = np.concatenate([announced[None], losing + (losing >= announced)]), announcing
     W = np.zeros((V, V))
     W[place] = block.W
     return Decoupled(W, (block,), (place,))

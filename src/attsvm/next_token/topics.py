@@ -1,4 +1,4 @@
-"""Topics as priority graphs: corpora of one topic and of two, and when a model leaves the topic of its text.
+"""Topics as priority graphs: corpora of one topic or two, and when a model leaves the topic of its text.
 
 "Dynamics of Spontaneous Topic Changes in Next Token Prediction with Self-Attention" (Jia, Diaz-Rodriguez
 2025, arXiv 2501.06382).
@@ -10,20 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm.next_token.corpus import Corpus
-from attsvm.next_token.ids import Ids
+from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.next_token.priorities import Priorities
 from attsvm.numbers import Bool, Float
 
 ROUNDING = 1e-12
-"""Share of the largest attention by which another may be smaller and still be as large."""
+"""Attention within this share of the largest counts as equally large."""
 
 
 def random_topic(V: int = 10, arrows: int = 4, seed: int = 0) -> Bool:
     """A random topic, bool (V, V, V): [q, x, y] says whether x is above y where the last token is q.
 
-    Under q so many different pairs are drawn, the first of which has q in it, and then all their tokens are
-    put above q. Pairs may run in cycles: more of them make a topic ambiguous.
+    Under each q, `arrows` different pairs are drawn, the first of which contains q. Then all tokens of the
+    pairs are put above q. Pairs may form cycles: the more cycles, the more ambiguous the topic.
     """
     if not (V >= 2 and 1 <= arrows <= V * (V - 1)):
         raise ValueError(f"V={V}, arrows={arrows}. Pass V ≥ 2 tokens and 1 … V(V − 1) pairs of them.")
@@ -31,20 +30,21 @@ def random_topic(V: int = 10, arrows: int = 4, seed: int = 0) -> Bool:
     pairs = np.argwhere(~np.eye(V, dtype=bool))
     topic = np.zeros((V, V, V), bool)
     for q in range(V):
-        own = np.flatnonzero((pairs == q).any(-1))
-        first = int(own[rng.integers(len(own))])
-        rest = rng.permutation(np.delete(np.arange(len(pairs)), first))[: arrows - 1]
-        topic[q, pairs[[first, *rest], 0], pairs[[first, *rest], 1]] = True
-        met = topic[q].any(0) | topic[q].any(1)
-        topic[q, met & (np.arange(V) != q), q] = True
+        with_q = np.flatnonzero((pairs == q).any(-1))
+        first = int(with_q[rng.integers(len(with_q))])
+        drawn = [first, *rng.permutation(np.delete(np.arange(len(pairs)), first))[: arrows - 1]]
+        topic[q, pairs[drawn, 0], pairs[drawn, 1]] = True
+        in_a_pair = topic[q].any(0) | topic[q].any(1)
+        topic[q, in_a_pair & (np.arange(V) != q), q] = True
     return topic
 
 
 def topic_corpus(topic: Bool, n: int = 100, T: int = 4, seed: int = 0) -> Corpus:
     """n sentences of T tokens about a topic, each followed by one of its own tokens.
 
-    The last token q is uniform. What follows is q or a token above it, each as likely as one plus the tokens
-    below it are many; it stands at a random place, and the others are drawn from it and the tokens below it.
+    The last token q is uniform. The next token is q or a token above q, with a probability proportional to
+    one plus the number of tokens below it. It also stands at a random place of the sentence; the other tokens
+    are drawn from it and the tokens below it.
     """
     V = len(topic)
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -52,10 +52,10 @@ def topic_corpus(topic: Bool, n: int = 100, T: int = 4, seed: int = 0) -> Corpus
 
 
 def topic_sentences(corpus: Corpus, n: int = 100, T: int = 4, seed: int = 0) -> Corpus:
-    """Other sentences about the topic of a corpus, in which tokens of high priority are likelier.
+    """New sentences about the topic of a corpus, in which tokens of high priority are more likely.
 
-    As `topic_corpus`, with the priorities that the corpus shows. Among the tokens that may stand beside the
-    next one, those of the lowest component have weight 1, of the one above it 2, and so on.
+    As `topic_corpus`, with the priorities of the corpus. The tokens that are drawn beside the next token have
+    weight 1 in the lowest component, weight 2 in the component above it, and so on.
     """
     V, graph = corpus.V, Priorities.of(corpus)
     topic, place = np.zeros((V, V, V), bool), -np.ones((V, V), np.intp)
@@ -68,35 +68,37 @@ def topic_sentences(corpus: Corpus, n: int = 100, T: int = 4, seed: int = 0) -> 
 
 
 def likeliest(logits: Float, corpus: Corpus, sentences: Corpus, decimals: int | None = None) -> Bool:
-    """The tokens that a model may say next, bool (n, V): those with the most attention, copies counted.
+    """A model's most probable next tokens, bool (n, V): those with the most attention, summed over copies.
 
-    logits (V tokens, V queries): `token_logits` of a weight trained on the corpus. A token that is tied with
-    one of them in the corpus and occurs as often is one of them. decimals: attention is rounded before it is
-    counted, as the paper's script does to three.
+    A token that is tied with one of them in the corpus and occurs as often in the sentence is one of them.
+    logits (V tokens, V queries): `token_logits` of a weight trained on the corpus.
+    decimals: round the attention first, as the paper's script does to three decimals.
     """
     if not (logits.shape == (corpus.V, corpus.V) and sentences.V == corpus.V):
-        told = f"logits has shape {logits.shape}, the corpus V={corpus.V} and the sentences V={sentences.V}"
-        raise ValueError(f"{told}. Pass one logit per token and query of one vocabulary.")
-    counts = _counts(sentences)
-    own = logits.T[sentences.queries]
-    shifted = np.where(counts > 0, own - np.where(counts > 0, own, -np.inf).max(-1, keepdims=True), -np.inf)
+        sizes = f"logits has shape {logits.shape}, the corpus V={corpus.V} and the sentences V={sentences.V}"
+        raise ValueError(f"{sizes}. Pass one logit per token and query of one vocabulary.")
+    counts = sentences.counts
+    of_present = np.where(counts > 0, logits.T[sentences.queries], -np.inf)
+    shifted = of_present - of_present.max(-1, keepdims=True)
     attention = np.exp(shifted) / (counts * np.exp(shifted)).sum(-1, keepdims=True)
     if decimals is not None:
         attention = np.round(attention, decimals)
     mass = np.where(counts > 0, counts * attention, -1)
     best = mass >= (1 - ROUNDING) * mass.max(-1, keepdims=True)  # 2 · 0.15 is not 3 · 0.1 in floats
     component = _components(corpus)[sentences.queries]
-    alike = (counts[:, :, None] == counts[:, None]) & (component[:, :, None] == component[:, None])
-    return np.asarray((best[:, :, None] & alike).any(1) & (counts > 0))
+    tied = (counts[:, :, None] == counts[:, None]) & (component[:, :, None] == component[:, None])
+    return np.asarray((best[:, :, None] & tied).any(1) & (counts > 0))
 
 
 @dataclass(frozen=True, eq=False)
 class TopicChanges:
-    """What a model of two topics says after sentences of one, beside the model of that topic; each (n,).
+    """The next tokens of a model of two topics after sentences of one topic; each array (n,).
 
-    kept: its token is one that the other may say. ambiguous: it is not, but all that the other may say it
-    may say, too. changed: neither. lower: its token has a lower priority than the sentence's next one.
-    outnumbers_all, outnumbers_some: it occurs more often than all, or some, tokens of the highest priority.
+    kept: the token is a `likeliest` one of the model of one topic. ambiguous: it is not, but every
+    `likeliest`
+    token of that model is also one of the model of two topics. changed: neither. lower: the token has a lower
+    priority than the sentence's next token. outnumbers_all, outnumbers_some: the token occurs more often than
+    all, or some, tokens of the highest priority.
     """
 
     kept: Bool
@@ -108,26 +110,26 @@ class TopicChanges:
 
 
 def topic_changes(sentences: Corpus, corpus: Corpus, one: Bool, both: Bool, seed: int = 0) -> TopicChanges:
-    """Compare what a model of two topics says after sentences of one topic with what that topic's model says.
+    """Compare the next tokens of a model of two topics with those of a model of the sentences' topic.
 
-    corpus: the sentences of the topic; one, both (n, V): the `likeliest` tokens of both models, of which the
-    model of two topics says one at random.
+    corpus: the sentences of the topic. one, both (n, V): the `likeliest` tokens of the models of one topic
+    and of both topics; the next token is drawn at random from `both`.
     """
-    counts, rng = _counts(sentences), np.random.Generator(np.random.PCG64(seed))
-    said = np.where(both, rng.random(both.shape), -1).argmax(-1)
-    every = np.arange(len(said))
-    kept = one[every, said]
+    counts, rng = sentences.counts, np.random.Generator(np.random.PCG64(seed))
+    following = np.where(both, rng.random(both.shape), -1).argmax(-1)
+    every = np.arange(len(following))
+    kept = one[every, following]
     ambiguous = ~kept & ~(one & ~both).any(-1)
     component = _components(corpus)[sentences.queries]
     top = (component == component[every, sentences.winners][:, None]) & (counts > 0)
-    often = counts[every, said][:, None]
+    outnumbers = counts[every, following][:, None] > counts
     return TopicChanges(
         kept,
         ambiguous,
         ~kept & ~ambiguous,
-        ~top[every, said],
-        (~top | (often > counts)).all(-1),
-        (top & (often > counts)).any(-1),
+        ~top[every, following],
+        (~top | outnumbers).all(-1),
+        (top & outnumbers).any(-1),
     )
 
 
@@ -135,33 +137,26 @@ def topic_changes(sentences: Corpus, corpus: Corpus, one: Bool, both: Bool, seed
 
 
 def _written(rng: np.random.Generator, topic: Bool, queries: Ids, place: Ids, T: int) -> Corpus:
-    """A sentence for every query; place (V, V): how high a token stands under a query, as its weight."""
+    """A sentence for every query; place (V, V): the height of a token under a query, which is its weight."""
     if not (len(queries) >= 1 and T >= 2):
         raise ValueError(f"n={len(queries)}, T={T}. Pass n ≥ 1 sentences of T ≥ 2 tokens.")
     V = len(topic)
     ids, following = np.empty((len(queries), T), np.intp), np.empty(len(queries), np.intp)
     for i, q in enumerate(queries):
-        may = topic[q, :, q] | (np.arange(V) == q)
-        weight = np.where(may, 1 + topic[q].sum(-1), 0)
+        allowed = topic[q, :, q] | (np.arange(V) == q)
+        weight = np.where(allowed, 1 + topic[q].sum(-1), 0)
         y = rng.choice(V, p=weight / weight.sum())
-        beside = topic[q, y] | (np.arange(V) == y)
+        below = topic[q, y] | (np.arange(V) == y)
         rank = np.zeros(V)
-        rank[beside] = 1 + np.unique(place[q, beside], return_inverse=True)[1]
+        rank[below] = 1 + np.unique(place[q, below], return_inverse=True)[1]
         ids[i, :-1] = rng.choice(V, size=T - 1, p=rank / rank.sum())
         ids[i, rng.integers(T - 1)] = y
         ids[i, -1], following[i] = q, y
     return Corpus(ids, following, tuple(map(str, range(V))))
 
 
-def _counts(sentences: Corpus) -> Ids:
-    """How often each token occurs in each sentence (n, V)."""
-    counts = np.zeros((sentences.n, sentences.V), np.intp)
-    np.add.at(counts, (np.nonzero(sentences.mask)[0], sentences.ids[sentences.mask]), 1)
-    return counts
-
-
 def _components(corpus: Corpus) -> Ids:
-    """The component of each token under each query (V queries, V tokens); one without priorities is alone."""
+    """Components of tokens under queries (V queries, V tokens); a token without priorities has its own."""
     graph, V = Priorities.of(corpus), corpus.V
     labels = np.broadcast_to(-1 - np.arange(V), (V, V)).copy()
     labels[graph.nodes // V, graph.nodes % V] = graph.components

@@ -24,7 +24,7 @@ from attsvm.training.train import train
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoStages:
-    """What two-stage training found: the path of W_ov (k, V, d), then that of W_kq (k, d, d)."""
+    """The result of two-stage training: the path of W_ov (k, V, d), then that of W_kq (k, d, d)."""
 
     embeddings: Float
     feed_forward: Path
@@ -37,11 +37,11 @@ class TwoStages:
 
     def __repr__(self) -> str:
         V, d = self.embeddings.shape
-        told = (
+        stages = (
             f"{name} {path.index[-1]:,} steps to loss {path.loss[-1]:.3g}"
             for name, path in (("W_ov", self.feed_forward), ("W_kq", self.attention))
         )
-        return f"TwoStages(V={V}, d={d}; {'; '.join(told)})"
+        return f"TwoStages(V={V}, d={d}; {'; '.join(stages)})"
 
 
 def train_two_stages(
@@ -58,7 +58,7 @@ def train_two_stages(
         L(W_kq) = −1/n Σ_i log softmax(W_ov X_i softmax(X_iᵀ W_kq q_i))_{p(X_i)}
 
     steps, optimizers: one of each per stage; by default the paper's normalised GD with steps of length
-        0.2/√d and 0.05/√d. Both stages start at zero. A sentence that occurs twice counts twice.
+        0.2/√d and 0.05/√d. Both stages start at zero.
     Reference: Huang, Liang, Yang 2024, "Non-asymptotic Convergence of Training Transformers for
     Next-token Prediction", Algorithm 1.
     """
@@ -68,11 +68,11 @@ def train_two_stages(
     E = as_embeddings(corpus, embeddings)
     unit = 1 / math.sqrt(E.shape[1])
     rules = optimizers or (steepest(frobenius, 0.2 * unit), steepest(frobenius, 0.05 * unit))
-    told, head = collocation_tokens(corpus, E), Linear(np.ones(1))
-    first = train(told, head, loss=log_loss, optimizer=rules[0], steps=steps[0], record=record)
-    asked = prediction_tokens(corpus, first.final, E)
-    second = train(asked, LogOdds(), optimizer=rules[1], steps=steps[1], record=record)
-    return TwoStages(E, first, second)
+    tokens, head = collocation_tokens(corpus, E), Linear(np.ones(1))
+    feed_forward = train(tokens, head, loss=log_loss, optimizer=rules[0], steps=steps[0], record=record)
+    tokens = prediction_tokens(corpus, feed_forward.final, E)
+    attention = train(tokens, LogOdds(), optimizer=rules[1], steps=steps[1], record=record)
+    return TwoStages(E, feed_forward, attention)
 
 
 def train_choice(
