@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attsvm._support.progress import ProgressLine
 from attsvm._support.token_text import PieceToBytes, decode_pieces, piece_to_bytes
-from attsvm.heads.model import Reader, depends_on_padding, load
+from attsvm.heads.model import Reader, depends_on_padding, load, padded_inputs
 from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_message, cuts
 from attsvm.numbers.archives import tensor_header
 from attsvm.numbers.atomic_write import naming_disk_errors, rename_durably, to_disk, write_text
@@ -65,7 +65,7 @@ class Activations:
             raise FileNotFoundError(
                 f"{path} holds no finished activations. Write them: activations(…, out=…)."
             )
-        about = json.loads((path / ABOUT).read_text(encoding="utf8"))
+        about = _read_json(path / ABOUT)
         files = {layer: _file(path, layer) for layer in about["layers"]}
         vocabulary = {int(k): piece for k, piece in about["vocabulary"].items()}
         cut = tuple(Cut(**entry) for entry in about["cut"])
@@ -123,21 +123,22 @@ def activations(
         raise ValueError(f"dtype is {dtype!r}. Pass one of {', '.join(DTYPES)}.")
     reader, folder = load(model), Path(out)
     indices = _layer_indices(layers, reader.model.config.num_hidden_layers)
-    offsets, ids, full_lengths = _tokenised(reader, texts, length)
-    cut = cuts(np.diff(offsets), full_lengths)
-    if cut:
-        warnings.warn(cut_message(cut, len(full_lengths), length), CutTexts, stacklevel=2)
     skipped = int(reader.generates) if skip is None else int(skip)
-    places = np.concatenate([[0], np.cumsum(np.maximum(np.diff(offsets) - skipped, 1))])
+    read = _tokenised(reader, texts, length, skipped)
+    count = len(read.full_lengths)
+    cut = cuts(read.lengths, read.full_lengths)
+    if cut:
+        warnings.warn(cut_message(cut, count, length), CutTexts, stacklevel=2)
     job: dict[str, Any] = {"model": reader.name, "weights": _weights_digest(reader), "layers": indices}
     job |= {"dtype": dtype, "batch": batch, "skip": skipped}
-    job |= {"ids": hashlib.sha256(offsets.tobytes() + ids.tobytes()).hexdigest()}
-    if _finished(folder, job):
+    job |= {"ids": hashlib.sha256(read.offsets.tobytes() + read.ids.tobytes()).hexdigest()}
+    if (folder / ABOUT).is_file():
+        _check_same_job(folder, _read_json(folder / ABOUT), job)
         return Activations.open(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(reader, folder, job, TextIds(offsets, ids, places))
-    sizes = {"texts": len(full_lengths), "tokens": int(places[-1]), "length": length}
-    contents = {"cut": [vars(entry) for entry in cut], "vocabulary": reader.vocabulary(ids)}
+    _write(reader, folder, job, read)
+    sizes = {"texts": count, "tokens": int(read.places[-1]), "length": length}
+    contents = {"cut": [vars(entry) for entry in cut], "vocabulary": reader.vocabulary(read.ids)}
     _write_json(folder / ABOUT, job | sizes | contents)
     (folder / PROGRESS).unlink(missing_ok=True)
     return Activations.open(folder)
@@ -151,11 +152,18 @@ class TextIds:
     """The token ids of all texts, and the places of the stored tokens, the last ones of each text.
 
     Text i is ids[offsets[i] : offsets[i + 1]]; its places in the files are places[i] … places[i + 1] − 1.
+    full_lengths (n,): tokens of each text before it was cut.
     """
 
     offsets: Offsets
     ids: Ids
     places: Offsets
+    full_lengths: NDArray[np.intp]
+
+    @property
+    def lengths(self) -> Offsets:
+        """Tokens read of each text (n,)."""
+        return np.diff(self.offsets)
 
     def text(self, i: int) -> Ids:
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
@@ -163,12 +171,12 @@ class TextIds:
     @property
     def stored(self) -> Ids:
         """The ids of the stored tokens."""
-        counts = np.diff(self.places)
-        return np.concatenate([self.text(i)[-count:] for i, count in enumerate(counts.tolist())])
+        counts = np.diff(self.places).tolist()
+        return np.concatenate([self.text(i)[-count:] for i, count in enumerate(counts)])
 
 
-def _tokenised(reader: Reader, texts: Sequence[str], length: int) -> tuple[Offsets, Ids, NDArray[np.intp]]:
-    """Offsets (n + 1,) and ids (N,) of the tokens to read, and how many tokens each text has (n,)."""
+def _tokenised(reader: Reader, texts: Sequence[str], length: int, skipped: int) -> TextIds:
+    """The tokens to read, at most `length` of each text; the first ones, so many, are not stored."""
     texts = reader.checked(texts, length)
     rows, full_lengths, limit = list[list[int]](), list[int](), min(length, reader.longest)
     for start in range(0, len(texts), 1000):
@@ -178,16 +186,19 @@ def _tokenised(reader: Reader, texts: Sequence[str], length: int) -> tuple[Offse
         if max(map(len, ids)) > limit:
             ids = reader.tokenizer(chunk, truncation=True, max_length=limit)["input_ids"]
         rows += ids
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    return offsets, np.concatenate(rows).astype(np.int32), np.array(full_lengths)
+    lengths = np.array([len(row) for row in rows])
+    offsets, places = (
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        for counts in (lengths, np.maximum(lengths - skipped, 1))
+    )
+    return TextIds(offsets, np.concatenate(rows).astype(np.int32), places, np.array(full_lengths))
 
 
-def _batches(offsets: Offsets, tokens: int) -> list[NDArray[np.intp]]:
+def _batches(lengths: Offsets, tokens: int) -> list[NDArray[np.intp]]:
     """Texts of similar length, at most so many padded tokens in a batch.
 
     The longest come first: if a batch does not fit into the memory, it is the first one.
     """
-    lengths = np.diff(offsets)
     order, batches, start = np.argsort(-lengths, kind="stable"), [], 0
     while start < len(order):
         count = max(1, tokens // int(lengths[order[start]]))
@@ -201,10 +212,10 @@ def _batches(offsets: Offsets, tokens: int) -> list[NDArray[np.intp]]:
 
 def _write(reader: Reader, folder: Path, job: dict[str, Any], texts: TextIds) -> None:
     """Fill the files of all layers, from the checkpoint of an interrupted call on."""
-    lengths = np.diff(texts.offsets)
+    lengths = texts.lengths
     shortest = texts.text(int(lengths.argmin()))
     one_by_one = depends_on_padding(reader, shortest, int(lengths.max()))
-    batches = _batches(texts.offsets, 0 if one_by_one else job["batch"])
+    batches = _batches(lengths, 0 if one_by_one else job["batch"])
     written, saved_at = _written_batches(folder, job), time.monotonic()
     width, ids = reader.model.config.hidden_size, texts.stored
     files = {}
@@ -221,7 +232,9 @@ def _write(reader: Reader, folder: Path, job: dict[str, Any], texts: TextIds) ->
                 progress = f"{job['model']}: {tokens[number]:,} of {tokens[-1]:,} tokens"
                 line.show(progress, float(tokens[number]))
                 if time.monotonic() - saved_at > SAVED_EVERY:
-                    _save_progress(folder, job, files, number + 1)
+                    for file in files.values():  # the numbers must be on the disk before the record of them
+                        file.flush()
+                    _write_json(folder / PROGRESS, job | {"done": number + 1})
                     saved_at = time.monotonic()
     except BaseException:
         for file in files.values():
@@ -238,16 +251,9 @@ def _write_batch(
     import torch
 
     rows = [texts.text(int(i)) for i in batch]
-    padded, mask = np.zeros((2, len(rows), max(map(len, rows))), np.int64)
-    for row, ids in enumerate(rows):
-        padded[row, : len(ids)], mask[row, : len(ids)] = ids, 1
-    body = reader.model.base_model  # without a language model's predictions, which are wider than its states
-    device = next(body.parameters()).device
+    inputs = padded_inputs(reader, rows, max(map(len, rows)))
     with torch.inference_mode():
-        input_ids, attention_mask = (torch.as_tensor(x, device=device) for x in (padded, mask))
-        states = body(
-            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
-        ).hidden_states
+        states = reader.body(**inputs, output_hidden_states=True).hidden_states
     for layer, file in files.items():
         for row, i in enumerate(batch):
             start, length = int(texts.places[i]), len(rows[row])
@@ -361,19 +367,12 @@ def _weights_digest(reader: Reader) -> str:
     return digest.hexdigest()
 
 
-def _finished(folder: Path, job: dict[str, Any]) -> bool:
-    if not (folder / ABOUT).is_file():
-        return False
-    _check_same_job(folder, json.loads((folder / ABOUT).read_text(encoding="utf8")), job)
-    return True
-
-
 def _written_batches(folder: Path, job: dict[str, Any]) -> int:
     """How many batches an interrupted call has written."""
     files = (_file(folder, layer) for layer in job["layers"])
     if not (folder / PROGRESS).is_file() or not all(f.is_file() or unfinished(f).is_file() for f in files):
         return 0
-    progress = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
+    progress = _read_json(folder / PROGRESS)
     _check_same_job(folder, progress, job)
     return int(progress["done"])
 
@@ -387,11 +386,9 @@ def _check_same_job(folder: Path, stored: dict[str, Any], job: dict[str, Any]) -
         )
 
 
-def _save_progress(folder: Path, job: dict[str, Any], files: dict[int, TokenFile], written: int) -> None:
-    for file in files.values():  # the numbers must be on the disk before the record of them
-        file.flush()
-    _write_json(folder / PROGRESS, job | {"done": written})
-
-
 def _write_json(file: Path, record: dict[str, Any]) -> None:
     write_text(file, json.dumps(record, ensure_ascii=False))
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text(encoding="utf8")))

@@ -1,4 +1,4 @@
-"""What a head attends to: kinds of tokens, and the patterns that heads are known for.
+"""What an attention head selects: kinds of tokens, and the patterns that heads are known for.
 
 The patterns are induction, duplicate tokens, attention sinks and successors (Monday → Tuesday, two → three).
 """
@@ -6,7 +6,7 @@ The patterns are induction, duplicate tokens, attention sinks and successors (Mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -96,9 +96,8 @@ def repeats(reader: Reader, seed: int) -> tuple[Texts, int]:
     sequences = np.random.default_rng(seed).choice(ordinary, (REPEATS, HALF))
     sides = [np.tile(np.array(side, int), (REPEATS, 1)) for side in (prefix, suffix)]
     ids = np.concatenate([sides[0], sequences, sequences, sides[1]], axis=1)
-    mask, words = np.ones(ids.shape, bool), np.full(ids.shape, -1)
-    lengths = np.full(REPEATS, ids.shape[1])
-    return Texts(ids, mask, words, ~mask, [], lengths), len(prefix)
+    mask, lengths = np.ones(ids.shape, bool), np.full(REPEATS, ids.shape[1])
+    return Texts(ids, mask, np.full(ids.shape, -1), ~mask, [], lengths), len(prefix)
 
 
 def sink(layer: LayerRecord, head: int, texts: Texts, at: NDArray[np.intp]) -> float:
@@ -121,7 +120,7 @@ def successor(reader: Reader) -> dict[Place, float]:
     """
     import torch
 
-    body, model = reader.model.base_model, reader.model
+    body, model = reader.body, reader.model
     blocks, norm = first_attribute(body, BLOCKS), first_attribute(body, NORMS)
     pairs = _successor_pairs(reader)
     readable = blocks is not None and norm is not None and exchangeable(model)
@@ -129,7 +128,7 @@ def successor(reader: Reader) -> dict[Place, float]:
         return {}
     ids = torch.tensor(sorted({i for pair in pairs for i in pair}), device=model.device)
     index = {int(i): k for k, i in enumerate(ids)}
-    words, successors = (torch.tensor([index[pair[k]] for pair in pairs]) for k in (0, 1))
+    tokens, successors = (torch.tensor([index[pair[k]] for pair in pairs]) for k in (0, 1))
     scores: dict[Place, float] = {}
     with torch.inference_mode(), _word_values(reader, blocks) as values:
         body(input_ids=ids[:, None], attention_mask=torch.ones_like(ids)[:, None])
@@ -143,7 +142,7 @@ def successor(reader: Reader) -> dict[Place, float]:
                 head_value[:, head] = value[:, head]
                 state = out(head_value.flatten(1)) - (0 if getattr(out, "bias", None) is None else out.bias)
                 predicted = (norm(state) @ embeddings.T).argmax(-1).cpu()
-                scores[layer, head] = float((predicted[words] == successors).double().mean())
+                scores[layer, head] = float((predicted[tokens] == successors).double().mean())
     return scores
 
 
@@ -154,14 +153,14 @@ def _successor_pairs(reader: Reader) -> list[tuple[int, int]]:
     """Pairs of a token and its successor, of words that are one token."""
     pairs = list[tuple[int, int]]()
     for order in ORDERS:
-        tokens = [_token(reader, word) for word in order.split()]
+        tokens = [_token(reader, spelling) for spelling in order.split()]
         pairs += [(a, b) for a, b in pairwise(tokens) if a is not None and b is not None]
     return pairs
 
 
-def _token(reader: Reader, word: str) -> int | None:
+def _token(reader: Reader, spelling: str) -> int | None:
     """The token of a word after a space, or of the word alone; None where the word is several tokens."""
-    for text in (f" {word}", word):
+    for text in (f" {spelling}", spelling):
         ids = reader.tokenizer([text], add_special_tokens=False)["input_ids"][0]
         ids = [i for i in ids if i not in reader.tokenizer.all_special_ids]
         if len(ids) == 1:
@@ -173,7 +172,7 @@ def _token(reader: Reader, word: str) -> int | None:
 def _word_values(reader: Reader, blocks: Any) -> Iterator[list[tuple[Any, Any]]]:
     """Inside, every block but the first reads what the first wrote; yields modules, values (n, heads, d)."""
     values: list[tuple[Any, Any]] = []
-    state: list[Any] = []
+    first_state: list[Any] = []
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
         groups = query.shape[1] // value.shape[1]
@@ -181,18 +180,15 @@ def _word_values(reader: Reader, blocks: Any) -> Iterator[list[tuple[Any, Any]]]
         return eager_attention(module, query, key, value, mask, **options), None
 
     def keep(_: Any, __: Any, output: Any) -> None:
-        state[:] = [output[0] if isinstance(output, tuple) else output]
+        first_state[:] = [output[0] if isinstance(output, tuple) else output]
 
-    def with_kept_state(_: Any, args: Any, kwargs: Any) -> Any:
+    def with_first_state(_: Any, args: Any, kwargs: Any) -> Any:
         if "hidden_states" in kwargs:
-            return args, {**kwargs, "hidden_states": state[0]}
-        return (state[0], *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": first_state[0]}
+        return (first_state[0], *args[1:]), kwargs
 
-    hooks = [blocks[0].register_forward_hook(keep)]
-    hooks += [block.register_forward_pre_hook(with_kept_state, with_kwargs=True) for block in blocks[1:]]
-    try:
-        with attention_replaced(reader.model, attend):
-            yield values
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, attention_replaced(reader.model, attend):
+        hooks.enter_context(blocks[0].register_forward_hook(keep))
+        for block in blocks[1:]:
+            hooks.enter_context(block.register_forward_pre_hook(with_first_state, with_kwargs=True))
+        yield values

@@ -1,4 +1,4 @@
-"""One attention head as the theory sees it: tokens, a weight, and the attention of the model."""
+"""One attention head of a transformer as the theory sees it: tokens, a weight, the model's attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Head:
-    """Query positions of one head, with the weight that gives the model's own logits.
+    """Query positions of one attention head, with the weight that gives the model's own logits.
 
         a_t = x_tᵀ W z  =  the model's logit of token t, up to a constant per query
 
@@ -28,8 +28,9 @@ class Head:
         W = I · scaling. With rotary positions the form in hidden states depends on the distance between
         query and token, so that no single W (d+1, d+1) exists.
     tokens: n query positions, keys (n, T, d), queries (n, e), mask (n, T): what a query may see.
-    attention (n, T): the softmax of the products of the model's own queries and keys; apart (n,): the largest
-        difference to the model's map; text (n,), position (n,): where each query stands.
+    attention (n, T): the softmax of the products of the model's own queries and keys.
+    apart (n,): the largest difference of this attention from the model's map.
+    text (n,), position (n,): where each query stands.
     """
 
     layer: int

@@ -21,7 +21,7 @@ from attsvm.program.solution import NotSeparable
 class Margins:
     """The margin of a weight and the largest margin of a norm, on the same selections.
 
-    own, best: least margin of W / N(W), 0 for W = 0, and of the solution; ratio = own / best, at most 1.
+    own: the least margin of W / N(W), 0 for W = 0; best: the margin of the solution; ratio = own / best ≤ 1.
         Where every query sees one token, own and best are infinite and the ratio is NaN.
     cosine: between W and the solution; rank: of the solution.
     conflict: why no W makes these selections, in words; then best, ratio, cosine are those of the
@@ -47,13 +47,21 @@ def margins(
     """
     program = Constraints.of(tokens, selected)
     least, size = program.token_margins(W)[program.separating].min(initial=np.inf), norm.value(W)
-    own = float(least / size) if size > 0 else 0.0
+    margin_of_W = float(least / size) if size > 0 else 0.0
     try:
         solution, conflict = max_margin(tokens, selected, norm), ""
     except NotSeparable as error:
         conflict = str(error)
         if slack is None:
-            return Margins(own, np.nan, np.nan, np.nan, 0, False, conflict)
+            return Margins(margin_of_W, np.nan, np.nan, np.nan, 0, False, conflict)
         solution = max_margin(tokens, selected, norm, slack=slack)
-    angle, margin = float(cosine(W[None], solution.W)[0]), float(solution.margin)
-    return Margins(own, margin, own / margin, angle, solution.rank, solution.certified, conflict)
+    best = float(solution.margin)
+    return Margins(
+        own=margin_of_W,
+        best=best,
+        ratio=margin_of_W / best,
+        cosine=float(cosine(W[None], solution.W)[0]),
+        rank=solution.rank,
+        certified=solution.certified,
+        conflict=conflict,
+    )

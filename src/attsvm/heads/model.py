@@ -37,6 +37,11 @@ class Reader:
     name: str
 
     @property
+    def body(self) -> Any:
+        """The model without a language model's predictions, which are wider than its states."""
+        return self.model.base_model
+
+    @property
     def generates(self) -> bool:
         """Whether the model predicts the next token."""
         return bool(getattr(self.model, "lm_head", None) is not None)
@@ -167,19 +172,24 @@ def depends_on_padding(reader: Reader, ids: NDArray[Any], length: int) -> bool:
 
     if len(ids) >= length or getattr(reader.model.config, "attention_type", None) == "block_sparse":
         return False  # a short text alone would change BigBird's attention for good
-    body = reader.model.base_model
-    device = next(body.parameters()).device
-    states = []
-    for count in (len(ids), length):
-        padded, mask = np.zeros((2, 1, count), np.int64)
-        padded[0, : len(ids)], mask[0, : len(ids)] = ids, 1
-        inputs = {"input_ids": padded, "attention_mask": mask}
-        with torch.inference_mode():
-            out = body(**{name: torch.as_tensor(array, device=device) for name, array in inputs.items()})
-        states.append(out[0][0, : len(ids)])
-    unpadded, padded_states = (x.double() for x in states)
-    distance = (unpadded - padded_states).norm(dim=-1) / unpadded.norm(dim=-1).clamp_min(1e-300)
+    with torch.inference_mode():
+        inputs = (padded_inputs(reader, [ids], padded_length) for padded_length in (len(ids), length))
+        states = [reader.body(**arguments)[0][0, : len(ids)] for arguments in inputs]
+    unpadded, padded = (x.double() for x in states)
+    distance = (unpadded - padded).norm(dim=-1) / unpadded.norm(dim=-1).clamp_min(1e-300)
     return not bool(distance.max() <= torch.finfo(states[0].dtype).eps ** 0.5)  # rounding is far below
+
+
+def padded_inputs(reader: Reader, rows: Sequence[NDArray[Any]], length: int) -> dict[str, Any]:
+    """The arguments of a forward pass of texts (T,), padded on the right to this length."""
+    import torch
+
+    padded, mask = np.zeros((2, len(rows), length), np.int64)
+    for row, ids in enumerate(rows):
+        padded[row, : len(ids)], mask[row, : len(ids)] = ids, 1
+    device = next(reader.body.parameters()).device
+    arrays = {"input_ids": padded, "attention_mask": mask}
+    return {name: torch.as_tensor(array, device=device) for name, array in arrays.items()}
 
 
 def _hub_answers() -> bool:

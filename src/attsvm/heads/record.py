@@ -1,4 +1,4 @@
-"""The queries, keys and selections of a model's attention, one layer after the other, within a memory bound.
+"""The queries, keys and selections of a model's attention heads, layer after layer, within a memory bound.
 
 Two kinds of models are read: those that call an attention function of transformers, which is replaced, and
 those with an attention of their own (Falcon, GPT-J, RoFormer), by what enters their softmax.
@@ -117,7 +117,7 @@ class LayerRecord:
     @property
     def space(self) -> Space:
         """The space of the heads' tokens."""
-        return "head" if self.hidden is None or self.projections is None else "hidden"
+        return "head" if self.hidden is None else "hidden"
 
     def _group(self, head: int) -> int:
         return head * self.keys.shape[1] // self.heads
@@ -164,7 +164,7 @@ def record(
     Raises UnsupportedModel where the attention recomputed from queries and keys is not the model's.
     """
     config = reader.model.config
-    if getattr(config, "is_encoder_decoder", False) and hasattr(reader.model.base_model, "decoder"):
+    if getattr(config, "is_encoder_decoder", False) and hasattr(reader.body, "decoder"):
         problem = f"{type(reader.model).__name__} is an encoder with a decoder, which read two texts at once"
         raise UnsupportedModel(f"{problem}. Pass its encoder: load(model.get_encoder(), tokenizer).")
     if getattr(config, "attention_type", None) == "block_sparse":
@@ -222,13 +222,12 @@ def _read(reader: Reader, texts: Texts, layers: Sequence[int]) -> list[LayerReco
     """These layers of one forward pass."""
     import torch
 
-    body = reader.model.base_model  # without a language model's predictions, which are wider than its states
     ids, mask = torch.as_tensor(texts.ids), torch.as_tensor(texts.mask.astype(int))
     if exchangeable(reader.model):
         with torch.no_grad(), _recorded_calls(reader.model, layers, texts) as calls:
-            body(input_ids=ids, attention_mask=mask)
+            reader.body(input_ids=ids, attention_mask=mask)
     else:
-        calls = _eager_calls(body, ids, mask, texts.sinks)
+        calls = _eager_calls(reader.body, ids, mask, texts.sinks)
     if len(calls) != reader.model.config.num_hidden_layers:
         raise UnsupportedModel(
             f"{type(reader.model).__name__} has {reader.model.config.num_hidden_layers} layers but "
@@ -383,13 +382,14 @@ def _with_padding_error(padded: LayerRecord, unpadded: LayerRecord, text: int) -
 
 def _joined(batches: Sequence[LayerRecord]) -> LayerRecord:
     """The batches of one layer as one record."""
-    queries, keys = (
-        np.concatenate([getattr(batch, name) for batch in batches]) for name in ("queries", "keys")
+    hidden = [batch.hidden for batch in batches if batch.hidden is not None]
+    return replace(
+        batches[0],
+        queries=np.concatenate([batch.queries for batch in batches]),
+        keys=np.concatenate([batch.keys for batch in batches]),
+        selections=joined([batch.selections for batch in batches], 0),
+        hidden=np.concatenate(hidden) if len(hidden) == len(batches) else None,
     )
-    exact = all(batch.hidden is not None for batch in batches)
-    hidden = np.concatenate([batch.hidden for batch in batches]) if exact else None
-    selections = joined([batch.selections for batch in batches], 0)
-    return replace(batches[0], queries=queries, keys=keys, selections=selections, hidden=hidden)
 
 
 def _with_one(hidden: Float) -> Float:

@@ -1,10 +1,11 @@
-"""Head surgery: replace a head's QK weight, or silence the head, and measure what that changes."""
+"""Surgery on attention heads: replace a head's QK weight, or silence it, and measure what that changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -132,13 +133,11 @@ def fitted(head: Head, W: Float) -> Float:
     """c W with the c > 0 that minimises the mean KL(model's attention ‖ softmax(c xᵀ W z))."""
     from scipy.optimize import minimize_scalar
 
-    tokens = head.tokens
-    logits = np.matmul(tokens.keys, (tokens.queries @ W.T)[..., None])[..., 0]
-    size = np.abs(np.where(tokens.mask, logits, 0.0)).max()
+    logits = replace(head, W=W).logits
+    size = np.abs(logits[head.tokens.mask]).max()
 
     def mean_divergence(log_scale: float) -> float:
-        scaled = np.where(tokens.mask, np.exp(log_scale) * logits / size, -np.inf)
-        return float(divergence(head.attention, softmax(scaled)).mean())
+        return float(divergence(head.attention, softmax(np.exp(log_scale) * logits / size)).mean())
 
     log_scale = minimize_scalar(mean_divergence, bounds=(-5.0, 12.0), method="bounded").x
     return np.asarray(np.exp(log_scale) / size * W)
@@ -162,11 +161,10 @@ def operated(reader: Reader, weights: Mapping[Place, Float], hidden: bool) -> It
     """
     import torch
 
-    calls = [0]
+    layers = _layers_in_turn(reader)
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
-        current = calls[0] % reader.model.config.num_hidden_layers
-        calls[0] += 1
+        current = next(layers)
         by_head = {head: W for (layer, head), W in weights.items() if layer == current}
         if not by_head:
             return eager_attention(module, query, key, value, mask, **options), None
@@ -190,17 +188,21 @@ def operated(reader: Reader, weights: Mapping[Place, Float], hidden: bool) -> It
 @contextmanager
 def silenced(reader: Reader, places: Iterable[Place]) -> Iterator[None]:
     """Inside, the outputs of these heads of the model are zero."""
-    calls, silent = [0], set(places)
+    layers, silent = _layers_in_turn(reader), set(places)
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
-        current = calls[0] % reader.model.config.num_hidden_layers
-        calls[0] += 1
+        current = next(layers)
         out = eager_attention(module, query, key, value, mask, **options)
         out[:, :, [head for layer, head in silent if layer == current]] = 0
         return out, None
 
     with attention_replaced(reader.model, attend):
         yield
+
+
+def _layers_in_turn(reader: Reader) -> Iterator[int]:
+    """The layer of every call of the attention function: each pass calls it once per layer, in order."""
+    return cycle(range(reader.model.config.num_hidden_layers))
 
 
 def _logits(x: Any, W: Any, z: Any, hidden: bool) -> Any:
@@ -231,12 +233,12 @@ def output(reader: Reader, texts: Texts) -> Float:
     return np.asarray(torch.cat(outputs).numpy())
 
 
-def difference(reader: Reader, before: Float, after: Float) -> float:
+def difference(reader: Reader, reference: Float, changed: Float) -> float:
     """Mean KL of predictions, or 1 − mean cosine of pooled states."""
     if reader.generates:
-        return float((np.exp(before) * (before - after)).sum(-1).mean())
-    size = np.linalg.norm(before, axis=-1) * np.linalg.norm(after, axis=-1)
-    return float(1 - ((before * after).sum(-1) / size).mean())
+        return float((np.exp(reference) * (reference - changed)).sum(-1).mean())
+    size = np.linalg.norm(reference, axis=-1) * np.linalg.norm(changed, axis=-1)
+    return float(1 - ((reference * changed).sum(-1) / size).mean())
 
 
 def change(reader: Reader, texts: Texts, layer: LayerRecord, head: int, W: Float, reference: Float) -> Change:
@@ -251,17 +253,16 @@ def change(reader: Reader, texts: Texts, layer: LayerRecord, head: int, W: Float
     at = layer.at(head)
     for text in np.unique(at[0]):  # one text at a time, because the queries of all texts would not fit
         problem = layer.head(head, at[:, at[0] == text])
-        logits = np.matmul(problem.tokens.keys, (problem.tokens.queries @ W.T)[..., None])[..., 0]
-        logits = np.where(problem.tokens.mask, logits, -np.inf)
+        logits = replace(problem, W=W).logits
         retained.append(logits.argmax(-1) == problem.attention.argmax(-1))
         confident.append(problem.attention.max(-1) > 0.5)
         divergences.append(divergence(problem.attention, softmax(logits)))
     is_retained, is_confident = np.concatenate(retained), np.concatenate(confident)
     with operated(reader, {(layer.layer, head): W}, hidden):
-        moved = difference(reader, reference, output(reader, texts))
+        output_change = difference(reader, reference, output(reader, texts))
     confident_share = float(is_retained[is_confident].mean()) if is_confident.any() else float("nan")
     mean_divergence = float(np.concatenate(divergences).mean())
-    return Change(float(is_retained.mean()), confident_share, mean_divergence, moved)
+    return Change(float(is_retained.mean()), confident_share, mean_divergence, output_change)
 
 
 def ablation(
@@ -274,12 +275,12 @@ def ablation(
     """
     with silenced(reader, []):  # the same attention function as below, because others round differently
         reference = output(reader, texts)
-    moved = dict[Place, float]()
+    distances = dict[Place, float]()
     for place in places:
         with silenced(reader, [place]):
-            moved[place] = difference(reader, reference, output(reader, texts))
+            distances[place] = difference(reader, reference, output(reader, texts))
         on_head()
-    return moved
+    return distances
 
 
 def layer_of(reader: Reader, texts: Texts, layer: int) -> LayerRecord:
