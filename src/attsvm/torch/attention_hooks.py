@@ -35,9 +35,10 @@ class AttentionHooks:
     and its calls are named `module#0`, `module#1`, …
     """
 
-    def __init__(self, model: nn.Module, own: Mapping[type[nn.Module], QueryKey] | None = None) -> None:
-        readers = {name: (module, _reader(module, own or {})) for name, module in _modules(model)}
-        self._modules = {name: (module, read) for name, (module, read) in readers.items() if read}
+    def __init__(self, model: nn.Module, readers: Mapping[type[nn.Module], QueryKey] | None = None) -> None:
+        named = list(_modules(model))
+        pairs = {name: (module, _reader(module, readers or {})) for name, module in named}
+        self._modules = {name: (module, read) for name, (module, read) in pairs.items() if read}
         if not self._modules:
             raise ValueError(
                 f"{type(model).__name__} has no attention module that can be read. Expected "
@@ -48,7 +49,7 @@ class AttentionHooks:
             )
         self.calls: dict[str, tuple[ModuleCall, ...]] = {}
         self._model_runs = False  # False while a submodule runs by itself
-        inner = next(module for _, module in _modules(model))
+        _, inner = named[0]
         self._hooks = [
             inner.register_forward_pre_hook(self._begin),
             *(
@@ -125,15 +126,15 @@ def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module by its name before torch.compile, whose wrappers are left out."""
     for name, module in model.named_modules():
         if "_orig_mod" not in module._modules:
-            yield ".".join(word for word in name.split(".") if word != "_orig_mod") or "model", module
+            yield ".".join(step for step in name.split(".") if step != "_orig_mod") or "model", module
 
 
-def _reader(module: nn.Module, own: Mapping[type[nn.Module], QueryKey]) -> ModuleReader | None:
+def _reader(module: nn.Module, readers: Mapping[type[nn.Module], QueryKey]) -> ModuleReader | None:
     """The caller's reader of the module's class, or of one that it derives from; else ours."""
-    for kind in type(module).__mro__:
-        if kind in own:
-            own[kind].check(module)
-            return own[kind]
+    for ancestor in type(module).__mro__:
+        if ancestor in readers:
+            readers[ancestor].check(module)
+            return readers[ancestor]
     return reader_of(module)
 
 

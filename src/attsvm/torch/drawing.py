@@ -70,4 +70,4 @@ def short_names(modules: Sequence[str]) -> dict[str, str]:
 
 def _common_prefix(paths: Sequence[Sequence[str]]) -> int:
     """The length of the longest common prefix."""
-    return sum(1 for _ in takewhile(lambda words: len({*words}) == 1, zip(*paths, strict=False)))
+    return sum(1 for _ in takewhile(lambda steps: len({*steps}) == 1, zip(*paths, strict=False)))

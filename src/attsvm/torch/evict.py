@@ -48,14 +48,15 @@ class Eviction:
         The bound serves every query: without the keys that go, its largest logit falls by at most
         scale · ‖q‖ · reach. More steps tighten the bound. Padding counts as a key here.
         """
-        batch, groups, s, d = self.key.shape
-        bounds = torch.zeros((batch * groups, s), dtype=torch.float64, device=self.key.device)
-        heads = zip(self.key.reshape(-1, s, d), self.kept.reshape(batch * groups, -1), bounds, strict=True)
-        for keys, kept, bound in heads:
+        *_, s, d = self.key.shape
+        bounds = torch.zeros(self.key.shape[:3], dtype=torch.float64, device=self.key.device)
+        keys_of_groups, retained_keys = self.key.reshape(-1, s, d), self.kept.flatten(0, 1)
+        groups = zip(keys_of_groups, retained_keys, bounds.view(-1, s), strict=True)
+        for keys, retained, bound in groups:
             evicted = torch.ones(s, dtype=torch.bool, device=keys.device)
-            evicted[kept] = False
-            bound[evicted] = _hull_distances(keys[evicted], keys[kept], steps)
-        return bounds.unflatten(0, (batch, groups))
+            evicted[retained] = False
+            bound[evicted] = _hull_distances(keys[evicted], keys[retained], steps)
+        return bounds
 
 
 def evict(
@@ -104,8 +105,9 @@ def evict(
     with torch.no_grad():
         if scores is None and query is not None:
             scores = _leads(logits)
-        kept = _hull_keys(key, budget, recent) if scores is None else _largest(scores, budget, recent, mask)
-        return Eviction(key.detach(), kept, *_cost(logits, kept))
+        if scores is None:
+            return _eviction(logits, _hull_keys(key, budget, recent))
+        return _eviction(logits, _largest(scores, budget, recent, mask))
 
 
 # ---------------------------------------------------------------------- leads and costs
@@ -113,11 +115,11 @@ def evict(
 
 def _check_finite(name: str, x: Tensor, mask: Tensor | None) -> None:
     """Refuse NaN and infinity, which would decide every comparison; padding may hold them."""
-    bad = ~x.isfinite().all(-1)
+    not_finite = ~x.isfinite().all(-1)
     if mask is not None and x.ndim == 4 and x.shape[2] <= mask.shape[1]:
-        bad &= mask[:, None, mask.shape[1] - x.shape[2] :].bool()
-    if bool(bad.any()):
-        where = tuple(bad.nonzero()[0].tolist())
+        not_finite &= mask[:, None, mask.shape[1] - x.shape[2] :].bool()
+    if bool(not_finite.any()):
+        where = tuple(not_finite.nonzero()[0].tolist())
         raise ValueError(
             f"{name} has an entry that is NaN or infinite, first at (batch, head, place) {where}. "
             "Look for an overflow in the model, or mask the place as padding."
@@ -152,15 +154,15 @@ def _largest(scores: Tensor, budget: int, recent: int, mask: Tensor | None) -> T
     return (scores.shape[-1] - 1 - order).sort(-1).values
 
 
-def _cost(logits: Logits, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """By how much each query's largest logit falls, and its attention on the keys that go."""
+def _eviction(logits: Logits, kept: Tensor) -> Eviction:
+    """The eviction that keeps these keys (batch, groups, budget), with its cost for the queries."""
     _, heads, _, s = logits.shape
     stays = torch.zeros((*kept.shape[:2], s), dtype=torch.bool, device=kept.device).scatter_(2, kept, True)
     stays = stays.repeat_interleave(heads // kept.shape[1], 1)[:, :, None]
     full = statistics_of(logits, ~stays)
     reduced = statistics_of(replace(logits, mask=stays if logits.mask is None else stays & logits.mask))
     lost = torch.where(full.where < 0, 0, full.largest - reduced.largest)
-    return lost, full.selected  # type: ignore[union-attr]
+    return Eviction(logits.key.detach(), kept, lost, full.selected)  # type: ignore[union-attr]
 
 
 # ---------------------------------------------------------------------- the convex hull of the keys
@@ -177,7 +179,7 @@ def _hull_distances(points: Tensor, corners: Tensor, steps: int) -> Tensor:
     """
     if not len(points):
         return points.new_zeros(0, dtype=torch.float64)
-    mean = corners.double().mean(0)  # a part that all keys share would only slow the steps
+    mean = corners.double().mean(0)  # a mean that all keys share would only slow the steps
     corners = corners.double() - mean
     rate = 1 / torch.linalg.eigvalsh(corners.T @ corners)[-1].clamp_min(torch.finfo(mean.dtype).tiny)
     blocks = points.split(max(1, HULL_BLOCK // len(corners)))

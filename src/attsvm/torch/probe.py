@@ -80,12 +80,13 @@ def feature_module(**arrays: Float) -> nn.Module:
 
 
 class Probe(nn.Module):
-    """Scores of token sequences by h prompts and their heads.
+    """Scores of token sequences by h prompts, each with an attention and values of its own.
 
         a_h = softmax(X p_h),   score_k = Σ_h Σ_t a_th (v_hk · x_t) + b_k
 
-    prompts (d, h), head (d, h, k), intercept (k,): parameters. centre (d,), a buffer, is subtracted from the
-    tokens before the products, which keeps their digits in float32. Two classes have one score.
+    prompts (d, h), head (d, h, k), intercept (k,): parameters; `head` are the vectors v, the linear map from
+    tokens to scores. centre (d,), a buffer, is subtracted from the tokens before the products, which keeps
+    their digits in float32. Two classes have one score.
     maps: feature maps of the tokens, whose outputs stand side by side; none: the tokens themselves.
     """
 

@@ -34,7 +34,7 @@ SAME_LENGTH = 0.03
 
 
 class AttentionReading(NamedTuple):
-    """What the heads of one module compute: its logits, computed in blocks, and the norms of its weights."""
+    """What the attention heads of one module compute: logits, in blocks, and the norms of their weights."""
 
     logits: Logits
     norms: Tensor  # (heads,) ‖W_QK‖_F of the logits x_tᵀ W_QK z
@@ -80,12 +80,11 @@ class QueryKey:
     def __call__(self, module: nn.Module, inputs: Inputs) -> AttentionReading:
         """What the module's heads compute."""
         states: Tensor = inputs[next(iter(inspect.signature(module.forward).parameters))]
-        query, key, width, groups = self._layers(module)
-        q, k = (
-            split_heads(layer.of(layer.layer(states)), heads)
-            for layer, heads in ((query, self.heads), (key, groups))
-        )
-        scale = width**-0.5 if self.scale is None else self.scale
+        query, key = self._layers(module)
+        groups = self.groups or self.heads
+        q = split_heads(query.of(query.layer(states)), self.heads)
+        k = split_heads(key.of(key.layer(states)), groups)
+        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         logits = masked_logits(q, k, scale, inputs.get(self.mask or ""), self.causal)
         norms = abs(scale) * product_norms(query.weight, key.weight, self.heads, groups)
         return AttentionReading(logits, norms, True, partial(shrink_rows, query.tensors, key.tensors, groups))
@@ -94,8 +93,8 @@ class QueryKey:
         """Refuse names and sizes that the module does not have."""
         self._layers(module)
 
-    def _layers(self, module: nn.Module) -> tuple[LayerSlice, LayerSlice, int, int]:
-        """The layers of queries and keys, the width of a head, and the heads of the keys."""
+    def _layers(self, module: nn.Module) -> QueryKeySlices:
+        """The layers of queries and keys."""
         rows, columns = self._matrix(module, self.query).shape
         key_rows = len(self._matrix(module, self.key))
         fused = self.query == self.key
@@ -111,12 +110,12 @@ class QueryKey:
                 "Pass other heads, groups or width."
             )
         query, key = (module.get_submodule(name) for name in (self.query, self.key))
-        return LayerSlice(query, 0, queries), LayerSlice(key, start, start + keys), width, groups
+        return LayerSlice(query, 0, queries), LayerSlice(key, start, start + keys)
 
     def _matrix(self, module: nn.Module, name: str) -> Tensor:
         layers: dict[str, Any] = dict(module.named_modules())
-        matrices = {layer_name: matrix_of(layer) for layer_name, layer in layers.items()}
-        matrices = {layer_name: matrix for layer_name, matrix in matrices.items() if matrix is not None}
+        matrices = {path: matrix_of(layer) for path, layer in layers.items()}
+        matrices = {path: matrix for path, matrix in matrices.items() if matrix is not None}
         if name not in matrices:
             problem = f"{type(module).__name__} has no layer {name!r} with a matrix"
             raise ValueError(f"{problem}. It has {', '.join(matrices) or 'none'}.")
@@ -357,10 +356,12 @@ class ProjectedSlices:
 
 
 def projected_slices(pairs: Sequence[QueryKeySlices], query: Tensor, key: Tensor) -> list[ProjectedSlices]:
-    """Queries and keys as they enter the softmax, cut into the coordinates that each pair of layers gives."""
+    """Queries and keys as they enter the softmax, split into the coordinates of each pair of layers."""
     widths = [len(query_layer.weight) // query.shape[1] for query_layer, _ in pairs]
     if sum(widths) != query.shape[-1] or query.shape[-1] != key.shape[-1]:
-        mismatch = f"{query.shape[1]} heads meet {query.shape[-1]} wide, but {sum(widths)} wide are projected"
-        raise NotImplementedError(f"{mismatch}: what else the layers give is not known.")
+        raise NotImplementedError(
+            f"{query.shape[1]} heads meet {query.shape[-1]} wide, but {sum(widths)} wide are projected: "
+            "what else the layers give is not known."
+        )
     coordinates = zip(pairs, query.split(widths, -1), key.split(widths, -1), strict=True)
     return [ProjectedSlices(*pair, q, k) for pair, q, k in coordinates]

@@ -30,8 +30,8 @@ class SteepestDescent(GroupOptimizer):
 
     joint: take a step of length lr for all parameters of the group together, not for each tensor: they
     count as one vector for an entrywise norm, as one block-diagonal matrix for a Schatten norm.
-    heads: take a separate step for each head: a matrix counts as so many matrices, one above the other as in
-    nn.Linear's (heads · width, d), or with head_axis=1 side by side. By default heads count as one matrix.
+    heads: take a separate step for each attention head: a matrix counts as so many matrices, one above the
+    other as in nn.Linear's (heads · width, d), or with head_axis=1 side by side. By default heads count as one.
     polar: how directions of Schatten norms are computed: "svd", exactly, or "newton-schulz", by products
     (spectral: Muon's five steps, in bfloat16 on a GPU; Schatten(4): twelve of Newton's).
     nesterov: the direction of momentum · M + (1 − momentum) ∇L instead of M, as in Muon.
@@ -132,7 +132,8 @@ class Compositional(SteepestDescent):
 
     pairs: (W_Q, W_K) of every layer, weights of nn.Linear (heads · width, d) and (groups · width, d), or
         dictionaries {"params": [W_Q, W_K], …} with settings of their own.
-    heads: of W_Q; groups: of W_K, by default the heads. Where heads share keys, their W stand side by side.
+    heads: attention heads of W_Q; groups: of W_K, by default the heads. Where heads share keys, their W stand
+        side by side.
     momentum, nesterov, weight_decay, polar: as in SteepestDescent.
     """
 
@@ -148,8 +149,7 @@ class Compositional(SteepestDescent):
         **others: Any,
     ) -> None:
         param_groups = [pair if isinstance(pair, dict) else {"params": list(pair)} for pair in pairs]
-        options = {"ridge": ridge, "groups": groups}
-        param_groups = [{**options, **group} for group in param_groups]
+        param_groups = [{"ridge": ridge, "groups": groups, **group} for group in param_groups]
         super().__init__(param_groups, lr, norm, heads=heads, joint=True, **others)
 
     def check(self, group: Group) -> None:
