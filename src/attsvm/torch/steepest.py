@@ -31,7 +31,7 @@ class SteepestDescent(GroupOptimizer):
     joint: take a step of length lr for all parameters of the group together, not for each tensor: they
     count as one vector for an entrywise norm, as one block-diagonal matrix for a Schatten norm.
     heads: take a separate step for each attention head: a matrix counts as so many matrices, one above the
-    other as in nn.Linear's (heads · width, d), or with head_axis=1 side by side. By default heads count as one.
+    other as in nn.Linear's (heads · width, d), or with head_axis=1 side by side. By default: one matrix.
     polar: how directions of Schatten norms are computed: "svd", exactly, or "newton-schulz", by products
     (spectral: Muon's five steps, in bfloat16 on a GPU; Schatten(4): twelve of Newton's).
     nesterov: the direction of momentum · M + (1 − momentum) ∇L instead of M, as in Muon.
