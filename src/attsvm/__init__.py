@@ -45,6 +45,10 @@ if TYPE_CHECKING:
         torch as torch,
     )
     from attsvm.comparison.joint_path import regularisation_path as regularisation_path
+    from attsvm.comparison.kkt import (
+        KKTPoint as KKTPoint,
+        kkt_point as kkt_point,
+    )
     from attsvm.comparison.rates import fit_rate as fit_rate
     from attsvm.comparison.theory import (
         NoTheorem as NoTheorem,
