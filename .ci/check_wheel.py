@@ -24,7 +24,7 @@ TEMPLATES = (
     "attsvm/_support/pages.css",
     "attsvm/explorer/web/main.js",
     "attsvm/heads/page.html",
-    "attsvm/probe/reading/explanation.html",
+    "attsvm/probe/explanation.html",
     "attsvm/py.typed",
     "attsvm_lab/py.typed",
     "attsvm_lab/report/page.css",

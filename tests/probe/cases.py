@@ -3,7 +3,7 @@
 import numpy as np
 
 from attsvm.probe import TokenStore
-from attsvm.probe.data.arithmetic import Host
+from attsvm.probe.data.backends import Host
 from attsvm.probe.fitting.objective import Objective, Probes
 
 

@@ -62,7 +62,7 @@ def trained(X, y):
     from attsvm.probe.fitting import relu
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relu, "MOST", 100)
+        patch.setattr(relu, "MAX_STEPS", 100)
         return AttentionProbe(features="relu").fit(X, y)
 
 

@@ -15,11 +15,11 @@ from tests.probe.cases import problem
 
 @pytest.mark.parametrize(("k", "h"), [(1, 1), (3, 2)])
 def test_the_compiled_pass_is_the_same_evaluation(k, h):
-    goal, where, points, probes = problem(np.float16, k, h)  # one type: it takes seconds to compile
+    goal, backend, points, probes = problem(np.float16, k, h)  # one type: it takes seconds to compile
     points[0, 0] = 300  # one token takes all attention
-    plain = evaluate(goal, where, points, probes)
-    where.part, where.cached = 64, 32  # several blocks of several pieces
-    compiled, other = evaluate(goal, where, points, probes), evaluate(goal, where, points + 1e-3, probes)
+    plain = evaluate(goal, backend, points, probes)
+    backend.block, backend.cached = 64, 32  # several blocks of several pieces
+    compiled, other = evaluate(goal, backend, points, probes), evaluate(goal, backend, points + 1e-3, probes)
     for one, same, not_it in zip(plain[:3], compiled[:3], other[:3], strict=True):
         np.testing.assert_allclose(same, one, rtol=1e-5, atol=1e-6)
         assert np.abs(not_it - one).max() > 1e-5

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from attsvm.probe import AttentionProbe, ProbeSuite
 from attsvm.probe.data.sequences import as_store
-from attsvm.probe.fitting.concepts import Plan, choose_ridges
+from attsvm.probe.fitting.concepts import FitOptions, choose_ridges
 from attsvm.probe.fitting.objective import Objective
 from tests.probe.cases import everywhere, needle
 
@@ -44,7 +44,7 @@ def test_features_are_compared_by_fits_with_both_starts(monkeypatch):
     objective = Objective.of(as_store(X), y[None, None], np.ones(60), parts, 1)
 
     def held_out():
-        plan = Plan([*WEAK.values()], 1, 1000, 1e-6, judge=True)
+        plan = FitOptions([*WEAK.values()], 1, 1000, 1e-6, compare_kinds=True)
         return choose_ridges(objective, plan)[0].held_out
 
     assert held_out() < 0.2

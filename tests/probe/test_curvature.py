@@ -6,20 +6,18 @@ import pytest
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from attsvm.numbers.stored.matrix import as_matrix
-from attsvm.probe.data.arithmetic import Host
-from attsvm.probe.fitting.attention import read_products
-from attsvm.probe.fitting.curvature import gauss_newton
+from attsvm.probe.data.backends import Host
+from attsvm.probe.fitting.attention import attend
 from attsvm.probe.fitting.descent import minimise
-from attsvm.probe.fitting.evaluation import evaluate
+from attsvm.probe.fitting.evaluation import evaluate, gauss_newton
 from tests.probe.cases import problem
 
 
 @pytest.mark.parametrize(("k", "h"), [(1, 2), (3, 1)])
 def test_the_curvature_is_that_of_the_loss_through_scores_made_linear(k, h, monkeypatch):
-    goal, where, points, probes = problem(np.float16, k, h)
-    monkeypatch.setattr(
-        "attsvm.probe.fitting.curvature.ROWS", 7 * 2 * k * goal.size
-    )  # seven sequences at a time
+    goal, backend, points, probes = problem(np.float16, k, h)
+    seven = 7 * 2 * k * goal.size  # sequences at a time
+    monkeypatch.setattr("attsvm.probe.fitting.evaluation.ROW_NUMBERS", seven)
     point, one, D = points[1], probes.take(np.array([1])), goal.size
     v = np.random.default_rng(1).standard_normal(D)
 
@@ -33,32 +31,32 @@ def test_the_curvature_is_that_of_the_loss_through_scores_made_linear(k, h, monk
     d = goal.store.width
     ridges = np.repeat([one.prompt_ridge[0], one.head_ridge[0], 0.0], [d * h, d * h * k, k])
     expected = goal.training[one.fold[0]] @ spread + ridges @ v**2
-    factors = gauss_newton(goal, where, points[[1, 0]], probes.take(np.array([1, 1])))
+    factors = gauss_newton(goal, backend, points[[1, 0]], probes.take(np.array([1, 1])))
     here, elsewhere = (((np.tril(factor).T @ v) ** 2).sum() for factor in factors)
     assert here == pytest.approx(expected, rel=1e-4)
     assert elsewhere != pytest.approx(expected, rel=1e-2)
 
 
-def scores(goal, where, at):
+def scores(goal, backend, at):
     """Scores (k, n) of all sequences at a point."""
     d, c = goal.store.width, goal.h * (1 + goal.k)
     columns = (at[: c * d].reshape(c, d) / goal.standard.scale).T
-    _, products = where.through(goal.store.read(slice(None)), goal.standard.mean, columns)
-    segments = where.segments(goal.store.lengths)
-    return read_products(where, segments, products, at[None, c * d :], goal.h).scores[0]
+    _, products = backend.products(goal.store.read(slice(None)), goal.standard.mean, columns)
+    segments = backend.segments(goal.store.lengths)
+    return attend(backend, segments, products, at[None, c * d :], goal.h).scores[0]
 
 
 def test_the_curvature_saves_steps_and_leads_to_the_same_optimum(monkeypatch):
-    goal, where, points, probes = problem(np.float16, n=120)
-    where.part = 64
+    goal, backend, points, probes = problem(np.float16, n=120)
+    backend.block = 64
     some, start = probes.take(np.array([0, 0, 0])), 0.1 * points[:3]
     some.prompt_ridge[:], some.head_ridge[:] = 0.03, 0.03
 
     def search(near, room):
-        monkeypatch.setattr("attsvm.probe.fitting.descent.NEAR", near)
-        monkeypatch.setattr("attsvm.probe.fitting.curvature.ROOM", room * goal.size**2)
-        one = lambda at, which: evaluate(goal, where, at, some.take(which))  # noqa: E731
-        return minimise(where, one, start, steps=500, tolerance=1e-5).numbers
+        monkeypatch.setattr("attsvm.probe.fitting.descent.CURVATURE_SLOPE", near)
+        monkeypatch.setattr("attsvm.probe.fitting.evaluation.MATRIX_NUMBERS", room * goal.size**2)
+        one = lambda at, which: evaluate(goal, backend, at, some.take(which))  # noqa: E731
+        return minimise(backend, one, start, steps=500, tolerance=1e-5).scalars
 
     known, two, guessed = search(np.inf, 3), search(np.inf, 2), search(0.0, 3)
     assert (known.slope <= 1e-5).all() and (known.steps < guessed.steps).all()

@@ -9,8 +9,8 @@ from scipy.optimize import minimize
 
 from attsvm.numbers.stored.matrix import Matrix
 from attsvm.probe import AttentionProbe
-from attsvm.probe.data.arithmetic import Host
-from attsvm.probe.fitting.descent import RACE, minimise
+from attsvm.probe.data.backends import Host
+from attsvm.probe.fitting.descent import RIVAL_PASSES, minimise
 from attsvm.probe.fitting.objective import Evaluation
 from tests.probe.cases import everywhere
 
@@ -28,8 +28,8 @@ def test_many_functions_at_once_end_where_each_ends_alone():
         values, gradients = zip(*done, strict=True)
         return Evaluation(np.array(values), np.array(gradients), np.zeros(len(which)))
 
-    where = Host(Matrix(np.zeros((1, 1))))
-    found, (points, *_), _ = minimise(where, evaluate, np.zeros((5, 8)), steps=500, tolerance=1e-9)
+    backend = Host(Matrix(np.zeros((1, 1))))
+    found, (points, *_), _ = minimise(backend, evaluate, np.zeros((5, 8)), steps=500, tolerance=1e-9)
     for i in range(5):
         alone = minimize(one, np.zeros(8), args=(i,), jac=True, method="L-BFGS-B", options={"gtol": 1e-9})
         assert found.value[i] <= alone.fun + 1e-8
@@ -51,7 +51,7 @@ def test_single_precision_ends_at_the_optimum_of_double():
 @pytest.mark.parametrize(("level", "goes_on"), [(0.1, [1]), (0.9, [0, 1]), (0.99, [0])])
 def test_a_rival_goes_on_if_it_is_ahead_and_alone_if_it_is_far_ahead(level, goes_on):
     """Two starts of one function, which is lower around the second."""
-    where, sizes = Host(Matrix(np.zeros((1, 1)))), np.logspace(-2, 1, 6)
+    backend, sizes = Host(Matrix(np.zeros((1, 1)))), np.logspace(-2, 1, 6)
 
     def evaluate(points, which):
         r = points - 1.0
@@ -59,8 +59,9 @@ def test_a_rival_goes_on_if_it_is_ahead_and_alone_if_it_is_far_ahead(level, goes
         return Evaluation(values, 0.01 * sizes * np.tanh(r), np.zeros(len(which)))
 
     how = {"steps": 500, "tolerance": 1e-9}
-    found = minimise(where, evaluate, np.zeros((2, 6)), rivals=[(0, 1)], **how).numbers
-    both = minimise(where, evaluate, np.zeros((2, 6)), **how).numbers
+    found = minimise(backend, evaluate, np.zeros((2, 6)), rivals=[(0, 1)], **how).scalars
+    both = minimise(backend, evaluate, np.zeros((2, 6)), **how).scalars
     assert np.flatnonzero(np.isfinite(found.value)).tolist() == goes_on and np.isfinite(both.value).all()
-    assert np.flatnonzero(found.steps > RACE).tolist() == goes_on and (both.steps > RACE).all()
+    assert np.flatnonzero(found.steps > RIVAL_PASSES).tolist() == goes_on
+    assert (both.steps > RIVAL_PASSES).all()
     np.testing.assert_array_equal(found.value[goes_on], both.value[goes_on])

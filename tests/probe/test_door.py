@@ -93,7 +93,7 @@ def test_the_one_column_of_a_table_holds_the_sequences(X, y, probe):
 
 
 def test_a_number_of_folds_may_be_numpys(X, y, monkeypatch):
-    monkeypatch.setattr("attsvm.probe.fitting.relu.MOST", 50)
+    monkeypatch.setattr("attsvm.probe.fitting.relu.MAX_STEPS", 50)
     settings = {"features": "relu", "random_state": 0}
     networks = [AttentionProbe(cv=cv, **settings).fit(X, y).prompt_.shape[1] for cv in (3, np.int64(3), 12)]
     assert networks == [10, 10, 12]

@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("sklearn", reason="AttentionProbe needs the extra 'sklearn'")
 
 from attsvm.probe import TokenStore
-from attsvm.probe.data.arithmetic import Segments, arithmetic
-from attsvm.probe.fitting.attention import _through_softmax
+from attsvm.probe.data.backends import RaggedSegments, backend_of
+from attsvm.probe.fitting.attention import softmax_gradient
 from attsvm.probe.fitting.evaluation import evaluate
 from attsvm.probe.fitting.objective import Objective, Probes
 
@@ -27,31 +27,31 @@ def small_problem(k=1, h=1):
 @pytest.mark.parametrize(("k", "h"), [(1, 1), (1, 2), (3, 1), (3, 2)])
 def test_the_gradient_is_the_derivative(k, h):
     objective, probes, points = small_problem(k, h)
-    where, step = arithmetic(objective.store.rows), 1e-6
-    value = lambda at: evaluate(objective, where, at, probes).value  # noqa: E731
+    backend, step = backend_of(objective.store.rows), 1e-6
+    value = lambda at: evaluate(objective, backend, at, probes).value  # noqa: E731
     slopes = [
         (value(points + step * e) - value(points - step * e)) / (2 * step) for e in np.eye(objective.size)
     ]
-    gradient = evaluate(objective, where, points, probes).gradient
+    gradient = evaluate(objective, backend, points, probes).gradient
     np.testing.assert_allclose(gradient, np.transpose(slopes), atol=1e-8)
     assert np.abs(gradient - np.transpose(slopes)[::-1]).max() > 1e-2
 
 
 def test_probes_that_share_a_pass_do_not_see_each_other():
     objective, probes, points = small_problem(h=2)
-    where = arithmetic(objective.store.rows)
-    together = evaluate(objective, where, points, probes)
+    backend = backend_of(objective.store.rows)
+    together = evaluate(objective, backend, points, probes)
     for i in range(3):
-        alone = evaluate(objective, where, points[i : i + 1], probes.take([i]))
+        alone = evaluate(objective, backend, points[i : i + 1], probes.take([i]))
         np.testing.assert_allclose(alone.gradient[0], together.gradient[i], atol=1e-14)
         np.testing.assert_allclose(alone.held_out[0], together.held_out[i], atol=1e-14)
     assert together.held_out[1] > 0 and together.held_out[0] == together.held_out[2] == 0
 
 
 def test_the_gradient_survives_saturation_where_the_usual_formula_is_zero():
-    segments, worth = Segments(np.array([2])), np.array([[[2.0, 0.5]]])
+    segments, worth = RaggedSegments(np.array([2])), np.array([[[2.0, 0.5]]])
     attention = np.array([[[1.0, np.exp(-60)]]]) / (1 + np.exp(-60))
-    safe = _through_softmax(np, segments, attention, worth)
+    safe = softmax_gradient(np, segments, attention, worth)
     usual = attention * (worth - (attention * worth).sum(-1, keepdims=True))
     np.testing.assert_allclose(safe[0, 0], [1.5 * np.exp(-60), -1.5 * np.exp(-60)], rtol=1e-12)
     assert usual[0, 0, 0] == 0.0

@@ -143,7 +143,7 @@ def seen(text):
 
 
 def test_a_large_set_is_cut_to_a_page_with_its_mistakes(probe, X, y, monkeypatch):
-    monkeypatch.setattr("attsvm.probe.reading.explanation.SHOWN", 12)
+    monkeypatch.setattr("attsvm.probe.explanation.SHOWN", 12)
     wrong = np.where(y == "yes", "no", "yes")
     read = probe.explain(X, y=wrong)
     shown = [s["i"] for s in read._data()["sequences"]]
@@ -151,7 +151,7 @@ def test_a_large_set_is_cut_to_a_page_with_its_mistakes(probe, X, y, monkeypatch
 
 
 def test_labels_in_the_place_of_texts_are_told_apart():
-    from attsvm.probe.reading.explanation import read_pieces
+    from attsvm.probe.explanation import read_pieces
 
     with pytest.raises(ValueError, match=r"a text is True\. Pass a string"):
         read_pieces([True, False], np.array([2, 2]))
@@ -159,7 +159,7 @@ def test_labels_in_the_place_of_texts_are_told_apart():
 
 def test_a_score_just_above_zero_predicts_as_the_probe_does():
     """The chances of both classes are then one half to the last digit."""
-    from attsvm.probe.reading.explanation import Explanation
+    from attsvm.probe.explanation import Explanation
 
     one = (np.ones((1, 1)),)
     for score, name in ((1e-20, "yes"), (-1e-20, "no"), (0.0, "no")):

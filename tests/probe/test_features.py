@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from attsvm.probe import AttentionProbe, TokenStore
-from attsvm.probe.data.standard import Standard
 from attsvm.probe.fitting.features import SPREAD, rbf
+from attsvm.probe.fitting.objective import Standard
 from tests.probe.cases import ring
 
 

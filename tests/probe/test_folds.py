@@ -39,7 +39,7 @@ def test_groups_that_are_not_one_per_sequence_are_refused(groups):
 
 def test_folds_of_a_generator_serve_all_kinds_of_features(monkeypatch):
     """It gives its pairs once, and trained maps ask for them a second time."""
-    monkeypatch.setattr("attsvm.probe.fitting.relu.MOST", 50)
+    monkeypatch.setattr("attsvm.probe.fitting.relu.MAX_STEPS", 50)
     rng = np.random.default_rng(0)
     X, y, places = rng.standard_normal((40, 3, 4)), np.arange(40) % 2, np.arange(40)
     pairs = [(places[places % 4 != k], places[places % 4 == k]) for k in (0, 1)]

@@ -7,13 +7,13 @@ pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from attsvm.probe import AttentionProbe, TokenStore
 from attsvm.probe.fitting import relu
-from attsvm.probe.fitting.kinds import Way, best_mean
+from attsvm.probe.fitting.kinds import KindResult, best_mean
 from attsvm.probe.fitting.objective import Objective
 from tests.probe.cases import everywhere, ring
 
 
 def test_kernel_features_are_chosen_where_no_line_tells_the_classes(monkeypatch):
-    monkeypatch.setattr(relu, "MOST", 50)  # trained features are tested elsewhere
+    monkeypatch.setattr(relu, "MAX_STEPS", 50)  # trained features are tested elsewhere
     (X, y), (test, truth) = ring(120, 0), ring(120, 1)
     linear, auto = AttentionProbe().fit(X, y), AttentionProbe(features="auto").fit(X, y)
     assert linear.score(test, truth) < 0.75 < 0.9 < auto.score(test, truth)
@@ -30,9 +30,9 @@ def test_a_kind_joins_the_mean_where_that_holds_out_better():
     goal, sign = Objective.of(store, targets, np.ones(400), no_folds, 1), 2 * truth - 1
     own = {"linear": sign + errors[0], "rbf": sign + errors[1], "relu": sign + errors[0] + 2 * errors[2]}
     losses = {kind: float(np.logaddexp(0, -sign * score).mean()) for kind, score in own.items()}
-    ways = {kind: Way(losses[kind], lambda kind=kind: own[kind][None], lambda: None) for kind in own}
+    ways = {kind: KindResult(losses[kind], lambda kind=kind: own[kind][None], lambda: None) for kind in own}
     assert sorted(best_mean(goal, ways)) == ["linear", "rbf"]
-    ways["rbf"] = Way(losses["linear"] + 1e-9, ways["linear"].scores, lambda: None)
+    ways["rbf"] = KindResult(losses["linear"] + 1e-9, ways["linear"].scores, lambda: None)
     assert best_mean(goal, ways) == ["linear"]
 
 

@@ -9,8 +9,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from attsvm.numbers import library
 from attsvm.probe import AttentionProbe
-from attsvm.probe.fitting.loudest import loudest_prompt
-from attsvm.probe.fitting.ridge_path import HEAD, POOLED, STRONGER, _clearly
+from attsvm.probe.fitting.ridge_path import HEAD, POOLED, STRONGER, above_standard_error, largest_norm_prompt
 from tests.probe.cases import everywhere, needle, problem
 
 
@@ -81,14 +80,14 @@ def test_the_mean_of_many_tokens_gets_a_head_ridge_as_weak_as_it_needs(monkeypat
     assert loss() > best + 0.1
 
 
-def test_one_token_of_a_thousand_is_found_from_the_loudest_ones_and_not_from_mean_pooling(monkeypatch):
+def test_one_token_of_a_thousand_is_found_from_the_largest_ones_and_not_from_mean_pooling(monkeypatch):
     (X, y), (others, truth) = needle(80, 0, T=1000), needle(200, 1, T=1000)
 
     def auc():
         return roc_auc_score(truth, AttentionProbe().fit(X, y).decision_function(others))
 
     assert auc() > 0.93
-    monkeypatch.setattr("attsvm.probe.fitting.loudest.loudest_prompt", lambda _, goal: np.zeros(6))
+    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.largest_norm_prompt", lambda _, goal: np.zeros(6))
     assert auc() < 0.7
 
 
@@ -101,21 +100,22 @@ def test_loud_tokens_that_tell_nothing_change_nothing(monkeypatch):
     np.testing.assert_array_equal(AttentionProbe().fit(X, y).coef_, found.coef_)
 
 
-def test_the_loudest_prompt_is_the_mean_of_the_tokens_of_largest_norm():
-    goal, where, *_ = problem(np.float32)
+def test_the_prompt_of_largest_norm_is_the_mean_of_the_tokens_of_largest_norm():
+    goal, backend, *_ = problem(np.float32)
     weights, mean, scale = goal.training[0], *goal.standard
     tokens = [(x - mean) / scale for x in goal.store]
     m = weights @ np.stack([x[(x**2).sum(1).argmax()] for x in tokens])
     level = np.log(weights @ goal.store.lengths) + 2
     expected = level * m / max(m @ m, level)
-    np.testing.assert_allclose(loudest_prompt(where, goal), expected, rtol=0, atol=1e-5)  # of 1e-7 and size 1
-    quiet = np.stack([x[(x**2).sum(1).argmin()] for x in tokens])
-    assert np.abs(loudest_prompt(where, goal) - weights @ quiet).max() > 0.1
+    prompt = largest_norm_prompt(backend, goal)
+    np.testing.assert_allclose(prompt, expected, rtol=0, atol=1e-5)  # of 1e-7 and size 1
+    smallest = np.stack([x[(x**2).sum(1).argmin()] for x in tokens])
+    assert np.abs(prompt - weights @ smallest).max() > 0.1
 
 
 def test_what_few_folds_tell_by_chance_is_not_clearly_better():
-    assert _clearly(np.array([0.4, 0.6, 0.5])) and _clearly(np.array([0.1]))
-    assert not _clearly(np.array([-0.06, 0.14, 0.01])) and not _clearly(np.array([-0.1, -0.1]))
+    assert all(above_standard_error(np.array(gains)) for gains in ([0.4, 0.6, 0.5], [0.1]))
+    assert not any(above_standard_error(np.array(gains)) for gains in ([-0.06, 0.14, 0.01], [-0.1, -0.1]))
 
 
 @pytest.mark.parametrize("settings", [{}, {"positive": True}])

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from attsvm.data.tokens import Tokens
-from attsvm.probe import AttentionProbe
+from attsvm.probe import AttentionProbe, separation
 from attsvm.probe.data.sequences import as_store
-from attsvm.probe.data.standard import Standard
-from attsvm.probe.reading import separation
-from attsvm.probe.reading.separation import Standardised
+from attsvm.probe.fitting.objective import Standard
+from attsvm.probe.separation import Standardised
 from attsvm.program.constraints import Constraints
 
 
@@ -43,7 +42,7 @@ def test_tokens_are_priced_where_they_are_as_in_a_padded_array(size, monkeypatch
     mask[:, 3] = True
     store = as_store((rng.standard_normal((7, 9, 5)) * size, mask))
     keys = Standardised(store, Standard(rng.standard_normal(5), rng.random(5) + 0.5))
-    monkeypatch.setattr(separation, "PART", 40)  # a few sequences at a time
+    monkeypatch.setattr(separation, "BLOCK", 40)  # a few sequences at a time
     there, here = (
         Constraints.of(Tokens(each, mask=mask), np.full(7, 3)) for each in (keys, np.asarray(keys))
     )

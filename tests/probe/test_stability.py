@@ -8,7 +8,7 @@ pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 from sklearn.base import clone
 
 from attsvm.probe import AttentionProbe
-from attsvm.probe.reading.stability import _drawn
+from attsvm.probe.stability import _bootstrap_counts
 
 
 def test_resamples_of_a_clear_task_agree_and_of_noise_do_not(X, y, probe):
@@ -27,14 +27,14 @@ def test_whole_groups_are_drawn():
     rng, y = np.random.default_rng(0), np.arange(12) % 2
     groups = np.repeat(np.arange(4), 3)
     for _ in range(10):
-        drawn = _drawn(rng, y, groups).reshape(4, 3)
+        drawn = _bootstrap_counts(rng, y, groups).reshape(4, 3)
         assert (drawn == drawn[:, :1]).all() and drawn[:, 0].sum() == 4
-    assert len({tuple(_drawn(rng, y, None)) for _ in range(5)}) == 5
+    assert len({tuple(_bootstrap_counts(rng, y, None)) for _ in range(5)}) == 5
 
 
 def test_the_stability_of_trained_maps_does_not_count_their_networks(X, y, monkeypatch):
     """A resample with fewer sequences of a class has fewer folds, and so fewer networks."""
-    monkeypatch.setattr("attsvm.probe.fitting.relu.MOST", 50)
+    monkeypatch.setattr("attsvm.probe.fitting.relu.MAX_STEPS", 50)
     few = np.r_[np.flatnonzero(y == "yes")[:10], np.flatnonzero(y == "no")[:14]]
     part, labels = [X[i] for i in few], y[few]
     found = AttentionProbe(features="relu").fit(part, labels).stability(part, labels, resamples=3)
@@ -50,7 +50,7 @@ def test_resamples_keep_groups_in_one_fold(X, y, monkeypatch):
         seen.append(groups)
         return own(self, X, y, sample_weight, groups)
 
-    monkeypatch.setattr("attsvm.probe.fitting.relu.MOST", 50)
+    monkeypatch.setattr("attsvm.probe.fitting.relu.MAX_STEPS", 50)
     monkeypatch.setattr(AttentionProbe, "fit", fit)
     probe.fit(X, y, groups=groups).stability(X, y, resamples=2, groups=groups)
     assert len(seen) == 3 and all(np.array_equal(one, groups) for one in seen)
@@ -68,5 +68,5 @@ def test_a_probe_whose_features_were_chosen_is_fitted_again_with_the_chosen_ones
 def test_classes_that_no_resample_holds_are_an_error_and_no_endless_loop():
     """Of 20 sequences of 20 classes a resample has all with a chance of 20!/20²⁰, one in forty million."""
     with pytest.raises(ValueError, match="resamples in a row lack a class: of 20 classes"):
-        _drawn(np.random.default_rng(0), np.arange(20), None)
-    assert _drawn(np.random.default_rng(0), np.arange(4), None).tolist() == [1.0] * 4
+        _bootstrap_counts(np.random.default_rng(0), np.arange(20), None)
+    assert _bootstrap_counts(np.random.default_rng(0), np.arange(4), None).tolist() == [1.0] * 4

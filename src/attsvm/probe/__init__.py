@@ -1,4 +1,11 @@
-"""The prompt-and-head model as a scikit-learn classifier on token sequences (extra `sklearn`)."""
+"""The prompt-and-head model as a scikit-learn classifier on token sequences (extra `sklearn`).
+
+data/         token sequences in every form, and the array library that computes on them
+fitting/      from tokens and targets to fitted weights
+attention_probe, suite    the estimators, whose methods call what follows
+explanation, curves, stability, separation    contributions of tokens, ROC, bootstrap, max-margin program
+saved         probes in files
+"""
 
 from attsvm._support.optional_dependencies import missing
 
@@ -8,9 +15,8 @@ except ImportError as error:
     raise missing("AttentionProbe needs scikit-learn ≥ 1.6", "sklearn") from error
 
 from attsvm.probe.attention_probe import AttentionProbe
-from attsvm.probe.data.sequences import as_sequences
+from attsvm.probe.data.sequences import PerToken, as_sequences
 from attsvm.probe.data.store import TokenStore
-from attsvm.probe.per_token import PerToken
 from attsvm.probe.suite import AucTable, ProbeSuite
 
 __all__ = ["AttentionProbe", "AucTable", "PerToken", "ProbeSuite", "TokenStore", "as_sequences"]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags
+from sklearn.utils import Tags, estimator_html_repr
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -19,28 +23,35 @@ from sklearn.utils.validation import (
 )
 
 from attsvm._support.validation import is_finite, is_integer
-from attsvm.numbers import Float, Values
-from attsvm.probe.data.importance import ClassWeight, importance_of
-from attsvm.probe.data.sequences import Sequences, of_table, plain, read
-from attsvm.probe.data.standard import Standard
+from attsvm.numbers import Bool, Float, Values
+from attsvm.probe import curves, explanation, saved
+from attsvm.probe.curves import Curves, Threshold
+from attsvm.probe.data.sequences import Sequences, from_table, read_sequences, unwrapped
 from attsvm.probe.data.store import TokenStore
-from attsvm.probe.fitting.attention import Attended, probabilities, read_out
-from attsvm.probe.fitting.concepts import Fitted, Plan, Seed
-from attsvm.probe.fitting.features import mapped
-from attsvm.probe.fitting.folds import Folding, folds
-from attsvm.probe.fitting.kinds import KINDS, Ways
-from attsvm.probe.fitting.objective import Objective
+from attsvm.probe.explanation import Explanation, Texts
+from attsvm.probe.fitting.attention import (
+    ProbeOutput,
+    StreamState,
+    Weights,
+    checked_tokens,
+    extend_stream,
+    probabilities,
+    read_out,
+    start_stream,
+)
+from attsvm.probe.fitting.concepts import FitOptions, ProbeFit, Seed
+from attsvm.probe.fitting.features import FeatureMap, mapped
+from attsvm.probe.fitting.folds import ClassWeight, Folding, folds, importance_of
+from attsvm.probe.fitting.kinds import KINDS, KindSearch
+from attsvm.probe.fitting.objective import Objective, Standard
 from attsvm.probe.fitting.relu import MEMBERS
 from attsvm.probe.fitting.ridge_path import AUTO
-from attsvm.probe.reading.separation import Separation, separate_selected
-from attsvm.probe.use.in_use import InUse
-from attsvm.probe.use.saved import check_kept
+from attsvm.probe.separation import Separation, separate_selected
+from attsvm.probe.stability import Stability, stability
 from attsvm.program.certificate import Certificate
 
 
-class AttentionProbe(
-    InUse, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
-):
+class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
     """Classify token sequences by one learned query (or several) and a linear head.
 
         a = softmax(X p),   X̄ = Σ_t a_t x_t,   score = v · X̄ + b
@@ -79,6 +90,18 @@ class AttentionProbe(
     with margin_, support_tokens_, certificate_.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
+
+    classes_: Values
+    n_features_in_: int
+    kinds_: list[str]
+    features_: FeatureMap | None
+    prompt_: Float
+    coef_: Float
+    intercept_: Float
+    mean_: Float
+    scale_: Float
+    head_ridge_: float
+    prompt_ridge_: float
 
     def __init__(
         self,
@@ -128,38 +151,47 @@ class AttentionProbe(
         store, labels = self._read_training(X, y)
         importance = importance_of(sample_weight, self.class_weight, labels)
         cv = list(self.cv) if isinstance(self.cv, Iterable) else self.cv  # a generator gives its pairs once
-        parts = folds(cv, labels, groups, importance)
-        several = max(cv, MEMBERS) if is_integer(cv) else cv
-        kinds, judge = self._kinds(), self.features == AUTO
-        many = folds(several, labels, groups, importance) if "relu" in kinds else parts
-        kept = importance > 0  # an example without weight must not even shape the standardisation
-        self.classes_, index = np.unique(labels[kept], return_inverse=True)
+        splits = folds(cv, labels, groups, importance)
+        kinds, member_splits = self._feature_kinds(), splits
+        if "relu" in kinds:
+            member_cv = max(cv, MEMBERS) if is_integer(cv) else cv
+            member_splits = folds(member_cv, labels, groups, importance)
+        weighted = importance > 0  # a sequence without weight must not even shape the standardisation
+        self.classes_, index = np.unique(labels[weighted], return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"AttentionProbe needs at least two classes, y has {len(self.classes_)} class.")
-        if self.positive and len(self.classes_) > 2:  # in scikit-learn's words
-            only = "Only binary classification is supported. The type of the target is multiclass"
-            raise ValueError(f"{only}: y has {len(self.classes_)} classes, positive=True needs two.")
-        if not kept.all():
-            store, importance, parts, many = store[kept], importance[kept], parts[:, kept], many[:, kept]
+        if self.positive and len(self.classes_) > 2:  # the message is scikit-learn's
+            binary = "Only binary classification is supported. The type of the target is multiclass"
+            raise ValueError(f"{binary}: y has {len(self.classes_)} classes, positive=True needs two.")
+        if not weighted.all():
+            store, importance = store[weighted], importance[weighted]
+            splits, member_splits = splits[:, weighted], member_splits[:, weighted]
         targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
-        plan = Plan(self._given(), self.n_starts, self.max_iter, self.tol, self.random_state, judge)
         h, tied = self.n_heads, self.positive
-        ways = Ways(
-            lambda tokens, parts: Objective.of(tokens, targets, importance, parts, h, tied),
-            store, parts, many, self.n_average, plan,
+        search = KindSearch(
+            lambda tokens, splits: Objective.of(tokens, targets, importance, splits, h, tied),
+            store, splits, member_splits, self.n_average, self._fit_options(),
         )  # fmt: skip
-        self.kinds_, fitted, standard, self.features_ = ways.fit(kinds)
-        self._keep(fitted, standard)
-        self._warn(fitted)
+        self.kinds_, fitted, standard, self.features_ = search.fit(kinds)
+        self._set_fitted(fitted, standard)
+        if fitted.steps >= self.max_iter and fitted.slope > 0:
+            slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
+            message = f"no convergence in max_iter={self.max_iter} steps: {slope}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
         if self.certify:
-            prompts, names = self.prompt_ * self.scale_[:, None], np.flatnonzero(kept)
-            self.separation_ = separate_selected(self._attend(store), standard, prompts, names)
+            prompts, numbers = self.prompt_ * self.scale_[:, None], np.flatnonzero(weighted)
+            self.separation_ = separate_selected(self._output(store), standard, prompts, numbers)
         return self
 
-    def _keep(self, fitted: Fitted, standard: Standard) -> None:
-        # In the order in which a file keeps them: in another one products round differently.
+    def _fit_options(self) -> FitOptions:
+        ridges = [None if isinstance(r, str) else float(r) for r in (self.head_ridge, self.prompt_ridge)]
+        compare_kinds = self.features == AUTO
+        return FitOptions(ridges, self.n_starts, self.max_iter, self.tol, self.random_state, compare_kinds)
+
+    def _set_fitted(self, fitted: ProbeFit, standard: Standard) -> None:
+        # The memory order of a loaded file: products of arrays in another order round differently.
         self.prompt_, self.coef_, self.intercept_ = map(np.ascontiguousarray, fitted.weights)
         self.mean_, self.scale_ = map(np.ascontiguousarray, standard)
         self.head_ridge_, self.prompt_ridge_ = fitted.choice.head_ridge, fitted.choice.prompt_ridge
@@ -167,13 +199,7 @@ class AttentionProbe(
         self.separation_ = Separation()
         self._n_features_out = self.prompt_.size
 
-    def _warn(self, fitted: Fitted) -> None:
-        if fitted.steps >= self.max_iter and fitted.slope > 0:
-            slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
-            message = f"no convergence in max_iter={self.max_iter} steps: {slope}"
-            warnings.warn(message, ConvergenceWarning, stacklevel=3)
-
-    # ------------------------------------------------------------------ use
+    # ------------------------------------------------------------------ predictions
 
     def decision_function(self, X: Sequences) -> Float:
         """Scores: (n,) for two classes, positive for `classes_[1]`; else (n, classes)."""
@@ -192,7 +218,7 @@ class AttentionProbe(
 
     def transform(self, X: Sequences) -> Float:
         """Pooled vectors X̄ (n, n_heads · d)."""
-        store, attention, _ = self._attend(self._read(X))
+        store, attention, _ = self._output(self._read(X))
         pooled = np.empty((len(store), attention.shape[1], store.width))
         for i, (tokens, last) in enumerate(zip(store, np.cumsum(store.lengths), strict=True)):
             pooled[i] = attention[last - len(tokens) : last].T @ tokens.astype(np.float64)
@@ -200,7 +226,7 @@ class AttentionProbe(
 
     def attention(self, X: Sequences) -> Float:
         """Attention (n, T), zero on padding; with several heads (n_heads, n, T)."""
-        store, attention, _ = self._attend(self._read(X))
+        store, attention, _ = self._output(self._read(X))
         of_heads = np.moveaxis(store.padded(attention), -1, 0)
         return of_heads[0] if len(of_heads) == 1 else of_heads
 
@@ -208,15 +234,23 @@ class AttentionProbe(
         """Position of the most attended token (n,); with several heads (n_heads, n)."""
         return np.asarray(self.attention(X).argmax(-1))
 
-    def _attend(self, store: TokenStore) -> Attended:
-        own = mapped(store, self.features_)
-        attention, scores = read_out(own, [self._weights], self.mean_)
-        return Attended(own, attention[0].T, scores[0].T)
+    def _output(self, store: TokenStore) -> ProbeOutput:
+        features = mapped(store, self.features_)
+        attention, scores = read_out(features, [self._weights], self.mean_)
+        return ProbeOutput(features, attention[0].T, scores[0].T)
 
     def _scores(self, X: Sequences) -> Float:
-        return self._attend(self._read(X)).scores
+        return self._output(self._read(X)).scores
 
-    # ------------------------------------------------------------------ what the program says
+    @property
+    def _weights(self) -> Weights:
+        return Weights(self.prompt_, self.coef_, self.intercept_)
+
+    def _mapped(self, tokens: Float) -> Float:
+        """Tokens (m, d) in the space of the prompts (m, D)."""
+        return tokens if self.features_ is None else self.features_.transform(tokens)
+
+    # ------------------------------------------------------------------ the max-margin program
 
     @property
     def margin_(self) -> float | None:
@@ -233,17 +267,130 @@ class AttentionProbe(
         """The program's certificate, or None; then `separation_.reason` says why."""
         return self.separation_.certificate
 
-    # ------------------------------------------------------------------ at the door
+    # ------------------------------------------------------------------ streams
+
+    def start(self) -> StreamState:
+        """The state before the first token of a stream: a few numbers per head for any length."""
+        check_is_fitted(self)
+        return start_stream(self._weights)
+
+    def step(self, state: StreamState, x: ArrayLike) -> tuple[StreamState, float | Float]:
+        """The state after one more token x (d,), or several (m, d), and the score of all tokens so far.
+
+            state = probe.start()
+            for x in tokens:
+                state, score = probe.step(state, x)     # decision_function of the tokens up to x
+
+        A state is never changed, so one state may be continued twice. Computed in float64.
+        """
+        check_is_fitted(self)
+        tokens = self._mapped(checked_tokens(x, self.n_features_in_))
+        state, scores = extend_stream(state, tokens, self._weights, self.mean_)
+        return state, float(scores[0]) if len(scores) == 1 else scores
+
+    # ------------------------------------------------------------------ files and torch
+
+    def save(self, file: str | os.PathLike[str]) -> Path:
+        """Write the fitted probe to a .safetensors file: arrays and JSON, nothing that is executed."""
+        check_is_fitted(self)
+        return saved.save(self, file)
+
+    @classmethod
+    def load(cls, file: str | os.PathLike[str]) -> Self:
+        """The fitted probe that `save` wrote."""
+        probe: Self = saved.load(cls, file)
+        return probe
+
+    def to_torch(self) -> Any:
+        """The probe as a torch.nn.Module: scores of tokens (n, T, d), and `start` and `step` for batches."""
+        check_is_fitted(self)
+        from attsvm.torch.probe import Probe, feature_module
+
+        maps = [feature_module(**vars(features)) for features in saved.feature_maps(self)]
+        return Probe(*self._weights, self.mean_, maps)
+
+    # ------------------------------------------------------------------ explanations and curves
+
+    def explain(
+        self,
+        X: Sequences,
+        texts: Texts = None,
+        y: ArrayLike | None = None,
+        *,
+        stability: Stability | None = None,
+    ) -> Explanation:
+        """What every token of the sequences contributes: numbers that sum to the score, and a page.
+
+            read = probe.explain(X, texts, y)
+            read.contributions[0].sum(), read.mistakes(), read.words(), read.save("probe.html")
+
+        texts: a list of pieces per sequence, strings with one word per token, or what `heads.activations`
+            returned; without them tokens are numbered. y (n,): the true classes, where they are known.
+        stability: of these sequences, from `stability`; the page then shows which selections to trust.
+        """
+        store = self._read(X)
+        pieces = explanation.read_pieces(texts, store.lengths)
+        labels = explanation.read_labels(y, self.classes_, len(store))
+        same_token = None if stability is None else stability.same_token
+        if same_token is not None and len(same_token) != len(store):
+            raise ValueError(f"the stability is of {len(same_token)} sequences, X has {len(store)}.")
+        attention, contributions = explanation.explain(store, self._mapped, self._weights, self.mean_)
+        scores = np.array([of_tokens.sum(0) for of_tokens in contributions])
+        return Explanation(pieces, attention, contributions, scores, self.classes_, labels, same_token)
+
+    def stability(
+        self, X: Sequences, y: ArrayLike, resamples: int = 20, groups: ArrayLike | None = None, seed: int = 0
+    ) -> Stability:
+        """Whether probes fitted on resamples of the sequences predict the same and select the same tokens.
+
+        X, y: those the probe was fitted on; drawn with replacement, whole groups (n,) if there are groups.
+        Every fit uses this probe's ridges, so no search is repeated. Costs `resamples` fits.
+        """
+        check_is_fitted(self)
+        return stability(self, X, y, resamples, groups, seed)
+
+    def threshold_at_fpr(
+        self, X: Sequences, y: ArrayLike, fpr: float = 0.01, positive: object = None
+    ) -> Threshold:
+        """The score above which at most a share `fpr` of the negatives is flagged, with its interval.
+
+        X, y: sequences that the probe was not fitted on; those that are not `positive` (by default the last
+        class) are the negatives. With more than two classes the score is the log odds of `positive`.
+        """
+        scores, truth = self._scores_and_truth(X, y, positive)
+        return curves.threshold_at_fpr(scores, truth, fpr)
+
+    def curves(self, X: Sequences, y: ArrayLike, positive: object = None, bins: int = 10) -> Curves:
+        """ROC and calibration on sequences that the probe was not fitted on; `.plot()` draws both."""
+        return curves.curves(*self._scores_and_truth(X, y, positive), bins)
+
+    def _scores_and_truth(self, X: Sequences, y: ArrayLike, positive: object) -> tuple[Float, Bool]:
+        """Log odds of the positive class, and whether each label is that class, (n,) each."""
+        store = self._read(X)
+        labels = explanation.read_labels(y, self.classes_, len(store))
+        assert labels is not None
+        positive = self.classes_[-1] if positive is None else positive
+        if positive not in self.classes_:
+            raise ValueError(f"positive is {positive!r}. Pass one of {self.classes_.tolist()}.")
+        column = int(np.flatnonzero(self.classes_ == positive)[0])
+        scores: Float = self.decision_function(store)
+        if scores.ndim == 1:
+            log_odds = scores if column else -scores
+        else:
+            log_odds = scores[:, column] - np.logaddexp.reduce(np.delete(scores, column, axis=1), axis=1)
+        return log_odds, labels == positive
+
+    # ------------------------------------------------------------------ checks
 
     def _read_training(self, X: Sequences, y: ArrayLike) -> tuple[TokenStore, Values]:
-        store = read(X)
+        store = read_sequences(X)
         if not isinstance(store, TokenStore):
             table, labels = validate_data(self, store, y, dtype=np.float64)
-            store = of_table(table)
+            store = from_table(table)
         else:
             if y is None:
                 raise ValueError("AttentionProbe requires y to be passed, but the target y is None.")
-            labels = column_or_1d(plain(y), warn=True)
+            labels = column_or_1d(unwrapped(y), warn=True)
             check_consistent_length(store.lengths, labels)
             self.n_features_in_ = store.width
         check_classification_targets(labels)
@@ -251,9 +398,9 @@ class AttentionProbe(
 
     def _read(self, X: Sequences) -> TokenStore:
         check_is_fitted(self)
-        store = read(X)
+        store = read_sequences(X)
         if not isinstance(store, TokenStore):
-            return of_table(validate_data(self, store, dtype=np.float64, reset=False))
+            return from_table(validate_data(self, store, dtype=np.float64, reset=False))
         if store.width != self.n_features_in_:
             raise ValueError(
                 f"X has {store.width} features, but AttentionProbe is expecting "
@@ -261,22 +408,17 @@ class AttentionProbe(
             )
         return store
 
-    def _given(self) -> list[float | None]:
-        """Head and prompt ridge, None where the data choose."""
-        ridges = self.head_ridge, self.prompt_ridge
-        return [None if isinstance(ridge, str) else float(ridge) for ridge in ridges]
-
     def _check_parameters(self) -> None:
-        check_kept(self)
+        saved.check_parameters_stored(self)
         for name in ("head_ridge", "prompt_ridge", "tol"):
-            value, other = getattr(self, name), "" if name == "tol" else f' or "{AUTO}"'
-            chosen = isinstance(value, str) and value == AUTO and other
-            if not (chosen or (is_finite(value) and value > 0)):
-                raise ValueError(f"{name} is {value!r}. Pass a positive number{other}.")
+            value, alternative = getattr(self, name), "" if name == "tol" else f' or "{AUTO}"'
+            automatic = isinstance(value, str) and value == AUTO and alternative
+            if not (automatic or (is_finite(value) and value > 0)):
+                raise ValueError(f"{name} is {value!r}. Pass a positive number{alternative}.")
         for name in ("n_average", "n_heads", "n_starts", "max_iter"):
             if not (is_integer(getattr(self, name)) and getattr(self, name) >= 1):
                 raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
-        if "relu" not in self._kinds() and self.n_average > 1:
+        if "relu" not in self._feature_kinds() and self.n_average > 1:
             raise ValueError(
                 f'n_average has no effect with features={self.features!r}. Pass "relu" or "{AUTO}".'
             )
@@ -284,16 +426,15 @@ class AttentionProbe(
             both = f"head_ridge is {self.head_ridge!r}, prompt_ridge is {self.prompt_ridge!r}"
             raise ValueError(f"{both}. With positive=True they are one: pass the same.")
 
-    def _kinds(self) -> list[str]:
-        """The kinds of features."""
-        known = [kind for kind in KINDS if not (self.positive and kind == "relu")]
-        given = [self.features] if isinstance(self.features, str) else list(self.features)
-        kinds = known if self.features == AUTO else given
+    def _feature_kinds(self) -> list[str]:
+        if self.features == AUTO:
+            return [kind for kind in KINDS if not (self.positive and kind == "relu")]
+        kinds = [self.features] if isinstance(self.features, str) else list(self.features)
         if self.positive and "relu" in kinds:
             raise ValueError('features "relu" have no positive=True. Pass "linear" or "rbf".')
         if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(KINDS):
-            some = f'"linear", "rbf", "relu", a list of some of them, or "{AUTO}"'
-            raise ValueError(f"features is {self.features!r}. Pass {some}.")
+            accepted = f'"linear", "rbf", "relu", a list of some of them, or "{AUTO}"'
+            raise ValueError(f"features is {self.features!r}. Pass {accepted}.")
         return kinds
 
     def __sklearn_tags__(self) -> Tags:
@@ -301,3 +442,20 @@ class AttentionProbe(
         tags.input_tags.three_d_array = True
         tags.classifier_tags.multi_class = not self.positive
         return tags
+
+    def _html_repr(self) -> str:
+        """For notebooks: a table of the fit above scikit-learn's diagram."""
+        diagram = str(estimator_html_repr(self))
+        if not hasattr(self, "coef_"):
+            return diagram
+        facts = {
+            "classes": ", ".join(map(str, self.classes_[:12])),
+            "tokens": f"{self.n_features_in_} wide",
+            "heads": self.prompt_.shape[1],
+            "ridges (head, prompt)": f"{self.head_ridge_:.3g}, {self.prompt_ridge_:.3g}",
+            "objective": f"{self.objective_:.5g}",
+        }
+        rows = (
+            f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>" for name, value in facts.items()
+        )
+        return f"<div><table>{''.join(rows)}</table>{diagram}</div>"

@@ -1,4 +1,4 @@
-"""ProbeSuite: many probes over one read of the tokens, and which layer tells which concept how well."""
+"""ProbeSuite: many probes over one read of the tokens, and the AUC of every layer for every concept."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from attsvm.numbers import Float
 from attsvm.probe.attention_probe import AttentionProbe
-from attsvm.probe.data.sequences import Sequences, of_table, read
+from attsvm.probe.data.sequences import Sequences, from_table, read_sequences
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import read_out
-from attsvm.probe.fitting.concepts import Plan, choose_ridges, fit_concepts
+from attsvm.probe.fitting.concepts import choose_ridges, fit_concepts
 from attsvm.probe.fitting.folds import Folding, folds
 from attsvm.probe.fitting.objective import Objective
 from attsvm.probe.fitting.ridge_path import AUTO
@@ -37,7 +37,7 @@ class ProbeSuite(BaseEstimator):
 
     X: one of the probe's inputs, or a mapping from layers to them. Y (n, concepts): 0 or 1, or soft targets
         between.
-    Parameters as of `AttentionProbe`; "auto" ridges are chosen for every concept on its own.
+    Parameters as of `AttentionProbe`; "auto" ridges are chosen for each concept separately.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class ProbeSuite(BaseEstimator):
             raise ValueError("X has no layers. Pass sequences, or a mapping from layers to them.")
         self.names_: list[Name] = list(range(targets.shape[1]) if names is None else names)
         if not len(self.names_) == len(set(self.names_)) == targets.shape[1]:
-            wrong = f"names is {self.names_} for {targets.shape[1]} concepts"
-            raise ValueError(f"{wrong}. Pass one per column of Y, all different.")
+            problem = f"names is {self.names_} for {targets.shape[1]} concepts"
+            raise ValueError(f"{problem}. Pass one per column of Y, all different.")
         self.probes_ = {layer: self._fit_layer(tokens, targets, groups) for layer, tokens in layers.items()}
         return self
 
@@ -78,32 +78,32 @@ class ProbeSuite(BaseEstimator):
         settings = self.get_params()
         template = AttentionProbe(**settings)
         template._check_parameters()
-        parts = folds(self.cv, np.zeros(n, int), groups, np.ones(n))
-        objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, parts, 1)
-        plan = Plan(template._given(), 1, self.max_iter, self.tol)
-        done = fit_concepts(objective, plan, choose_ridges(objective, plan))
+        splits = folds(self.cv, np.zeros(n, int), groups, np.ones(n))
+        objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, splits, 1)
+        options = template._fit_options()
+        fits = fit_concepts(objective, options, choose_ridges(objective, options))
         probes = {}
-        for name, fitted in zip(self.names_, done, strict=True):
+        for name, fitted in zip(self.names_, fits, strict=True):
             probe = probes[name] = AttentionProbe(**settings)
             probe.classes_, probe.n_features_in_ = np.array([0, 1]), store.width
             probe.features_, probe.kinds_ = None, ["linear"]
-            probe._keep(fitted, objective.standard)
+            probe._set_fitted(fitted, objective.standard)
         return probes
 
     def decision_function(self, X: Layers) -> dict[Name, Float]:
         """Scores (n, concepts) of every layer, each in one read."""
         check_is_fitted(self, "probes_")
-        found = {}
+        scores = {}
         for layer, tokens in _layers(X, self.probes_).items():
             probes, store = list(self.probes_[layer].values()), _store(tokens)
             if store.width != (width := probes[0].n_features_in_):
                 raise ValueError(f"layer {layer!r} has tokens {store.width} wide, its probes read {width}.")
             weights = [probe._weights for probe in probes]
-            found[layer] = read_out(store, weights, probes[0].mean_)[1][:, 0].T
-        return found
+            scores[layer] = read_out(store, weights, probes[0].mean_)[1][:, 0].T
+        return scores
 
     def auc(self, X: Layers, Y: ArrayLike) -> AucTable:
-        """How well every layer tells every concept, on sequences it did not learn from; Y (n, concepts)."""
+        """AUC of every layer for every concept, on sequences that no probe was fitted on; Y (n, concepts)."""
         targets, scores = _targets(Y) > 0.5, self.decision_function(X)
         sizes = {(len(of), len(self.names_)) for of in scores.values()}
         if sizes != {targets.shape}:
@@ -135,18 +135,18 @@ class AucTable:
         return draw_auc(self)
 
 
-def _layers(X: Layers, known: Mapping[Name, object] | None = None) -> Mapping[Name, Sequences]:
-    """Layers and their tokens; what is not a mapping is the one layer 0."""
+def _layers(X: Layers, fitted: Mapping[Name, object] | None = None) -> Mapping[Name, Sequences]:
+    """Layers and their tokens; what is not a mapping is layer 0."""
     layers: Mapping[Name, Sequences] = X if isinstance(X, Mapping) else {0: X}
-    unknown = [layer for layer in layers if known is not None and layer not in known]
+    unknown = [layer for layer in layers if fitted is not None and layer not in fitted]
     if unknown:
-        raise ValueError(f"layer {unknown[0]!r} was not fitted. Pass some of {list(known or ())}.")
+        raise ValueError(f"layer {unknown[0]!r} was not fitted. Pass some of {list(fitted or ())}.")
     return layers
 
 
 def _store(X: Sequences) -> TokenStore:
-    found = read(X)
-    return found if isinstance(found, TokenStore) else of_table(check_array(found, dtype=np.float64))
+    store = read_sequences(X)
+    return store if isinstance(store, TokenStore) else from_table(check_array(store, dtype=np.float64))
 
 
 def _targets(Y: ArrayLike) -> Float:

@@ -1,1 +1,1 @@
-"""Token sequences wherever they lie, in whatever form they come, and the arithmetic that happens there."""
+"""Token sequences in every form: sequences reads a caller's, store holds them, backends computes on them."""

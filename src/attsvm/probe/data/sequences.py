@@ -1,4 +1,4 @@
-"""Every form in which token sequences come, as a TokenStore."""
+"""Every form of token sequences as a TokenStore, and a transformer of tables applied to their tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.utils.validation import check_is_fitted
 
 from attsvm.data.tokens import Tokens
 from attsvm.numbers import Array, Bool, Float, Values, library
@@ -38,19 +40,19 @@ def as_sequences(X: Sequences) -> list[Float]:
 
 
 def as_store(X: Sequences) -> TokenStore:
-    """Sequences in any form; where they are none, an error says so."""
-    found = read(X)
-    if isinstance(found, TokenStore):
-        return found
-    return _of_padded(found, None) if hasattr(found, "ndim") else _of_list(found)
+    """Sequences in any form as a TokenStore; ValueError where they are none."""
+    store = read_sequences(X)
+    if isinstance(store, TokenStore):
+        return store
+    return _of_padded(store, None) if hasattr(store, "ndim") else _of_list(store)
 
 
-def read(X: Sequences) -> TokenStore | Array:
+def read_sequences(X: Sequences) -> TokenStore | Array:
     """X as a TokenStore; where it is a table (n, d), as scikit-learn can check it.
 
     The one place that knows all forms in which sequences come.
     """
-    X = plain(X)
+    X = unwrapped(X)
     if isinstance(X, TokenStore | list | tuple) and not len(X):
         raise ValueError("X has no sequences. Pass at least one.")
     if isinstance(X, TokenStore):
@@ -67,16 +69,16 @@ def read(X: Sequences) -> TokenStore | Array:
     return _of_padded(X, None) if getattr(X, "ndim", 0) == 3 else X
 
 
-def of_table(X: Values) -> TokenStore:
+def from_table(X: Values) -> TokenStore:
     """The rows of a table (n, d) as sequences of one token."""
     return TokenStore(as_matrix(X), np.arange(len(X)), np.ones(len(X), np.intp))
 
 
-def plain(X: Array) -> Array:
-    """X with tensors on the host, object arrays and columns of arrays as NumPy's arrays and lists of them.
+def unwrapped(X: Array) -> Array:
+    """X with tensors as arrays, and object arrays and columns of arrays as lists of arrays.
 
-    Known by what they can do, so that no library is imported. A table keeps the names of its columns; what
-    lies on a GPU stays there.
+    Each form is recognised by its attributes, so no library is imported. A table keeps its column names, and
+    an array on a GPU stays there.
     """
     home = library.home(X)
     if getattr(X, "is_nested", False):
@@ -94,8 +96,8 @@ def plain(X: Array) -> Array:
     if home == "datasets":  # a column of Hugging Face
         X = [np.asarray(x) for x in X]
     if isinstance(X, list | tuple):
-        parts = map(plain, X)
-        return tuple(parts) if isinstance(X, tuple) else list(parts)
+        items = map(unwrapped, X)
+        return tuple(items) if isinstance(X, tuple) else list(items)
     return X
 
 
@@ -115,8 +117,8 @@ def _of_tokens(tokens: Tokens) -> TokenStore:
     if tokens.runs is not None:
         raise ValueError("these tokens have a runs axis. Fit one run: tokens.run(0).")
     keys: Array = tokens.keys
-    as_it_is = isinstance(keys, Stored) and keys.exponent is None
-    return _of_padded(keys.array if as_it_is else np.asarray(keys), tokens.mask)
+    unscaled = isinstance(keys, Stored) and keys.exponent is None
+    return _of_padded(keys.array if unscaled else np.asarray(keys), tokens.mask)
 
 
 def _of_padded(array: Array, mask: Array) -> TokenStore:
@@ -129,18 +131,18 @@ def _of_padded(array: Array, mask: Array) -> TokenStore:
         array = tokens.keys.array if isinstance(tokens.keys, Stored) else np.asarray(tokens.keys)
     (n, T, d), lengths = array.shape, tokens.lengths.astype(np.intp)
     rows, starts = as_matrix(array.reshape(n * T, d)), np.arange(n) * T
-    given: Bool = np.asarray(tokens.mask)
-    if not (given == (np.arange(T) < lengths[:, None])).all():
-        rows, starts = rows.at(np.flatnonzero(given)), np.cumsum(lengths) - lengths
-    return TokenStore(rows, starts, lengths, given)
+    given_mask: Bool = np.asarray(tokens.mask)
+    if not (given_mask == (np.arange(T) < lengths[:, None])).all():
+        rows, starts = rows.at(np.flatnonzero(given_mask)), np.cumsum(lengths) - lengths
+    return TokenStore(rows, starts, lengths, given_mask)
 
 
 def _of_list(X: Sequence[Array]) -> TokenStore:
     arrays = list(map(library.as_array, X))
     for i, array in enumerate(arrays):
         if array.ndim != 2 or 0 in array.shape or array.shape[1] != arrays[0].shape[1]:
-            want = f"(T_i, {arrays[0].shape[-1]}) with T_i ≥ 1"
-            raise ValueError(f"sequence {i} has shape {tuple(array.shape)}. Pass {want}.")
+            expected = f"(T_i, {arrays[0].shape[-1]}) with T_i ≥ 1"
+            raise ValueError(f"sequence {i} has shape {tuple(array.shape)}. Pass {expected}.")
         if isinstance(array, np.ndarray) and array.dtype.kind not in "fiubV":
             raise ValueError(f"sequence {i} has an entry that is NaN, infinite or no real number. Remove it.")
     lengths = np.array([len(array) for array in arrays])
@@ -152,3 +154,36 @@ def _axes(x: Array) -> int:
         return np.ndim(x) if not hasattr(x, "ndim") else x.ndim
     except ValueError:  # rows of different lengths
         return -1
+
+
+class PerToken(TransformerMixin, BaseEstimator):
+    """Fit a transformer on all tokens as rows, and map every sequence (T_i, d) to (T_i, c).
+
+    With a kernel approximation in front, `AttentionProbe` attends and scores in the feature space:
+
+        make_pipeline(PerToken(StandardScaler()), PerToken(Nystroem()), AttentionProbe())
+
+    X: array (n, T, d), list of (T_i, d), pair (array, mask), Tokens or TokenStore; the result is a list.
+    """
+
+    def __init__(self, transformer: BaseEstimator) -> None:
+        self.transformer = transformer
+
+    def fit(self, X: Sequences, y: object = None) -> PerToken:
+        """Fit a clone of the transformer on the tokens (N, d). Labels belong to sequences, not to tokens."""
+        self.transformer_ = clone(self.transformer).fit(_all_tokens(as_store(X)))
+        return self
+
+    def transform(self, X: Sequences) -> list[Float]:
+        """Every sequence with its tokens transformed."""
+        check_is_fitted(self)
+        store = as_store(X)
+        flat = self.transformer_.transform(_all_tokens(store))
+        # One-hot encoders and discretisers return sparse matrices by default.
+        dense = np.asarray(flat.toarray() if hasattr(flat, "toarray") else flat)
+        return np.split(dense, np.cumsum(store.lengths)[:-1])
+
+
+def _all_tokens(store: TokenStore) -> Float:
+    """All tokens in memory as float64 (N, d)."""
+    return np.asarray(store.numpy(slice(0, len(store))), np.float64)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from attsvm._support.validation import is_integer
 from attsvm.numbers import Array, Bool, Index, Values
-from attsvm.numbers.stored.matrix import Matrix, as_matrix
-from attsvm.probe.data.on_disk import opened, sequences
+from attsvm.numbers.archives import Archive, BadFile
+from attsvm.numbers.files import archive_of, check_header, check_size, damage, memory, naming, take
+from attsvm.numbers.stored.matrix import Matrix, Shards, as_matrix
 
 
 class TokenStore:
@@ -38,7 +40,7 @@ class TokenStore:
     def from_flat(cls, x: Array, offsets: ArrayLike) -> TokenStore:
         """Sequence i is x[offsets[i] : offsets[i + 1]]; x (N, d), offsets (n + 1,) from 0 to N."""
         rows = as_matrix(x)
-        return cls(rows, *sequences(offsets, rows.shape[0]))
+        return cls(rows, *starts_and_lengths(offsets, rows.shape[0]))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TokenStore:
@@ -48,7 +50,7 @@ class TokenStore:
         names, or of tokens.npy and offsets.npy; or one such file; a Zarr group of `tokens` and `offsets`; or
         one array (n, T, d), as in a .npy file or the `keys` of a file of `Tokens` without a mask.
         """
-        rows, offsets = opened(Path(path))
+        rows, offsets = _opened(Path(path))
         return cls.from_flat(rows, offsets)
 
     # ------------------------------------------------------------------ as scikit-learn sees it
@@ -58,7 +60,7 @@ class TokenStore:
 
     @property
     def shape(self) -> tuple[int]:
-        """(n,): its splitters ask for it."""
+        """(n,), which scikit-learn's splitters read."""
         return (len(self),)
 
     @property
@@ -68,7 +70,7 @@ class TokenStore:
 
     @property
     def numbers(self) -> int:
-        """How many, in all tokens together."""
+        """How many numbers all tokens hold together."""
         return int(self.lengths.sum()) * self.width
 
     @overload
@@ -82,8 +84,8 @@ class TokenStore:
             start = int(self.starts[key])
             return self.rows.numpy(self.rows.read(slice(start, start + int(self.lengths[key]))))
         if not isinstance(key, slice):
-            several, key = isinstance(key, tuple), np.asarray(key, None if np.size(key) else np.intp)
-            if several or key.ndim != 1 or key.dtype.kind not in "biu":
+            axes, key = isinstance(key, tuple), np.asarray(key, None if np.size(key) else np.intp)
+            if axes or key.ndim != 1 or key.dtype.kind not in "biu":
                 raise IndexError(
                     "a store has one axis. Pass a number, a slice, numbers or truth values (n,)."
                 )
@@ -100,36 +102,36 @@ class TokenStore:
     # ------------------------------------------------------------------ blocks
 
     def spans(self, numbers: int) -> list[slice]:
-        """Neighbouring sequences in groups of about so many numbers, each of at least one."""
+        """Consecutive sequences in groups of about `numbers` numbers, at least one sequence in each."""
         size = np.cumsum(self.lengths) * self.width
         spans, start = [], 0
         while start < len(self):
-            before = size[start - 1] if start else 0
-            stop = max(start + 1, int(np.searchsorted(size, before + numbers, side="right")))
+            offset = size[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(size, offset + numbers, side="right")))
             spans.append(slice(start, stop))
             start = stop
         return spans
 
     def read(self, span: slice) -> Array:
-        """The tokens of neighbouring sequences below one another (m, d), as they are stored."""
+        """The tokens of consecutive sequences as one array (m, d), in the precision of the store."""
         starts, lengths = self.starts[span], self.lengths[span]
         ends = starts + lengths
         breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
         if not len(breaks):
             return self.rows.read(slice(int(starts[0]), int(ends[-1])))
         rows = self.rows.in_memory
-        if rows is not None:  # one look-up of many rows is faster than many slices
+        if rows is not None:  # one indexing of many rows is faster than many slices
             return rows[np.repeat(ends - np.cumsum(lengths), lengths) + np.arange(lengths.sum())]
         first, last = np.append(0, breaks), np.append(breaks, len(starts)) - 1
         stretches = zip(starts[first].tolist(), ends[last].tolist(), strict=True)
         return self.rows.joined([self.rows.read(slice(a, b)) for a, b in stretches])
 
     def numpy(self, span: slice) -> Values:
-        """The same as one of NumPy's arrays, bfloat16 in float32."""
+        """What `read` gives as a NumPy array, bfloat16 in float32."""
         return self.rows.numpy(self.read(span))
 
     def plain(self, span: slice) -> tuple[Values, Index]:
-        """Rows for a compiled loop (N, d), those of 16 bits as uint16, and the first row of each sequence."""
+        """Rows for a compiled loop (N, d), 16-bit floats as uint16, and the first row of each sequence."""
         rows, starts = self.rows.in_memory, self.starts[span]
         if rows is None or not (self.rows.narrow or rows.dtype == np.float64):
             rows, starts = self.read(span), np.cumsum(self.lengths[span]) - self.lengths[span]
@@ -138,7 +140,7 @@ class TokenStore:
         elif not (self.rows.narrow or rows.dtype == np.float64):
             rows = rows.astype(np.float64)
         rows = np.require(rows, rows.dtype.newbyteorder("="), ["C", "A"]).view()
-        rows.flags.writeable = False  # one kind of array, one compilation
+        rows.flags.writeable = False  # the flag is part of the type: one type, one compilation
         return rows, starts
 
     # ------------------------------------------------------------------ other forms
@@ -159,3 +161,112 @@ class TokenStore:
     def split(self) -> list[Values]:
         """One array (T_i, d) per sequence."""
         return list(self)
+
+
+def raise_not_finite(store: TokenStore, span: slice) -> None:
+    """Raise ValueError with the first sequence of a span whose numbers are not finite."""
+    for i in range(*span.indices(len(store))):
+        if not np.isfinite(np.asarray(store[i], np.float64)).all():
+            raise ValueError(f"sequence {i} has an entry that is NaN, infinite or no real number. Remove it.")
+    raise ValueError("the tokens are too large for their precision. Divide them by their size.")
+
+
+def starts_and_lengths(offsets: ArrayLike, N: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First row and length of every sequence (n,), of offsets (n + 1,) that must go from 0 to N."""
+    array = np.asarray(offsets)
+    ends = array.astype(np.int64) if array.dtype.kind in "iu" else None  # unsigned differences have no sign
+    if ends is None or ends.ndim != 1 or len(ends) < 2 or (ends[1:] <= ends[:-1]).any():
+        raise ValueError(
+            f"offsets has shape {array.shape} and dtype {array.dtype}. Pass n + 1 increasing integers."
+        )
+    if ends[0] != 0 or ends[-1] != N:
+        raise ValueError(f"offsets go from {ends[0]} to {ends[-1]}, x has {N} rows.")
+    return ends[:-1].astype(np.intp), np.diff(ends).astype(np.intp)
+
+
+# ---------------------------------------------------------------------- files
+
+Layout = tuple[Matrix, NDArray[np.intp]]
+"""Matrix (N, d) and its offsets (n + 1,)."""
+
+
+def _opened(path: Path) -> Layout:
+    """Matrix and offsets of activations on disk; see `TokenStore.open`."""
+    if not path.is_dir():
+        try:
+            return _file(path)
+        except FileNotFoundError:
+            kinds = "an .npz, .npy or .safetensors file, a folder of .safetensors shards, or Zarr's"
+            raise FileNotFoundError(f"{path} does not exist. Pass {kinds}.") from None
+    if (path / "tokens.npy").exists():
+        tokens, offsets = (_array(path / f"{name}.npy") for name in ("tokens", "offsets"))
+        with naming(path):
+            return _layout(tokens, offsets)
+    if (path / "zarr.json").exists() or (path / ".zgroup").exists():
+        return _zarr(path)
+    shards = [_file(shard) for shard in sorted(path.glob("*.safetensors"))]
+    if not shards:
+        raise BadFile(f"{path}: neither .safetensors, tokens.npy nor Zarr. Pass a folder of shards.")
+    first = np.cumsum([0, *(rows.shape[0] for rows, _ in shards)])
+    joined = [offsets[:-1] + start for (_, offsets), start in zip(shards, first, strict=False)]
+    with naming(path):
+        return Shards([rows.array for rows, _ in shards]), np.concatenate([*joined, first[-1:]])
+
+
+def _layout(tokens: Array, offsets: ArrayLike) -> Layout:
+    rows = as_matrix(tokens)
+    starts, _ = starts_and_lengths(offsets, rows.shape[0])
+    return rows, np.append(starts, rows.shape[0])
+
+
+def _zarr(path: Path) -> Layout:
+    try:
+        import zarr
+    except ImportError as missing:
+        raise ImportError(f"{path} is Zarr's: pip install zarr.") from missing
+    with naming(path), damage():
+        group = zarr.open(path, mode="r")
+        if "tokens" not in group or "offsets" not in group:
+            raise BadFile("not a group of `tokens` (N, d) and `offsets` (n + 1,). Save one.")
+        tokens, offsets = group["tokens"], group["offsets"]
+        at_once = math.prod(tokens.chunks) * tokens.dtype.itemsize + offsets.nbytes
+        check_size(at_once, memory())
+        ends = offsets[:]
+    with naming(path):
+        return _layout(tokens, ends)
+
+
+def _file(path: Path) -> Layout:
+    with archive_of(path) as (file, archive):
+        headers = archive.headers
+        name = "tokens" if "tokens" in headers else "keys"
+        if name not in headers:
+            raise BadFile(
+                f"it holds {', '.join(sorted(headers))}. Save `tokens` (N, d) and `offsets` (n + 1,)."
+            )
+        shape = headers[name].shape
+        padded = len(shape) == 3 and "mask" not in headers
+        if not padded and (len(shape) != 2 or "offsets" not in headers):
+            remedy = "Save (N, d) and `offsets` (n + 1,), or (n, T, d)"
+            raise BadFile(f"{name} has shape {shape}. {remedy}.")
+        tokens, *offsets = _arrays(file, archive, [name] if padded else [name, "offsets"])
+    with naming(path):
+        if padded:
+            n, T, d = shape
+            return _layout(tokens.reshape(n * T, d), np.arange(n + 1) * T)
+        return _layout(tokens, *offsets)
+
+
+def _array(path: Path) -> Values:
+    """What a .npy file holds."""
+    with archive_of(path) as (file, archive):
+        return _arrays(file, archive, ["keys"])[0]
+
+
+def _arrays(path: Path, archive: Archive, names: Sequence[str]) -> list[Values]:
+    """Arrays of numbers, mapped where the file holds them uncompressed."""
+    headers = {name: archive.headers[name] for name in names}
+    for name, header in headers.items():
+        check_header(name, header)
+    maps = [name for name, header in headers.items() if header.place is not None and header.size]
+    return list(take(path, archive, names, maps).values())

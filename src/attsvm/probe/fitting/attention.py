@@ -1,4 +1,7 @@
-"""The formula of a probe, for many of them at once: attention, scores, log loss and their derivatives."""
+"""The formula of a probe, for many of them at once: attention, scores, log loss and their derivatives.
+
+For one fitted probe there is also the running form: the scores of a sequence while it grows.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,8 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from attsvm.numbers import Array, Float
-from attsvm.probe.data.arithmetic import Arithmetic, Library, Segmented, arithmetic
-from attsvm.probe.data.standard import name_the_bad, quiet
-from attsvm.probe.data.store import TokenStore
+from attsvm.probe.data.backends import Backend, Library, SegmentSums, backend_of
+from attsvm.probe.data.store import TokenStore, raise_not_finite
 
 
 class Weights(NamedTuple):
@@ -36,15 +38,15 @@ class Weights(NamedTuple):
         return x @ self.prompts, (x @ self.head.reshape(d, h * k)).reshape(-1, h, k)
 
 
-class Attended(NamedTuple):
-    """What a fitted probe sees: the features of all tokens, their attention (N, h), and scores (n, k)."""
+class ProbeOutput(NamedTuple):
+    """Of a fitted probe: the features of all tokens, their attention (N, h), and scores (n, k)."""
 
     features: TokenStore
     attention: Float
     scores: Float
 
 
-class Reading(NamedTuple):
+class BlockOutput(NamedTuple):
     """Of K probes on a block: attention (K, h, m), token_scores (K, h, k, m), scores (K, k, b)."""
 
     attention: Array
@@ -52,49 +54,49 @@ class Reading(NamedTuple):
     scores: Array
 
 
-def read_products(
-    where: Arithmetic, segments: Segmented, products: Array, intercept: Array, h: int
-) -> Reading:
+def attend(backend: Backend, segments: SegmentSums, products: Array, intercept: Array, h: int) -> BlockOutput:
     """Attention and scores from the products (m, K·c) of a block. Pooled vectors are never formed.
 
     v · Σ a_t x_t = Σ a_t (v · x_t)
     """
-    xp, (K, k) = where.xp, intercept.shape
-    products = where.widened(products.T).reshape(K, h * (1 + k), -1)
+    xp, (K, k) = backend.xp, intercept.shape
+    products = backend.widened(products.T).reshape(K, h * (1 + k), -1)
     logits, token_scores = products[:, :h], products[:, h:].reshape(K, h, k, -1)
     relative = xp.exp(logits - segments.spread(segments.top(logits)))
     attention = relative / segments.spread(segments.total(relative))
     scores = segments.total((attention[:, :, None] * token_scores).sum(1)) + intercept[:, :, None]
-    return Reading(attention, token_scores, scores)
+    return BlockOutput(attention, token_scores, scores)
 
 
-def on_tokens(xp: Library, segments: Segmented, seen: Reading, pull: Array) -> Array:
+def token_coefficients(
+    xp: Library, segments: SegmentSums, output: BlockOutput, score_gradient: Array
+) -> Array:
     """Coefficients of every token in the gradients of prompts (K, h, m) and heads (K, h·k, m), joined."""
-    K, _, m = seen.attention.shape
-    pull = segments.spread(pull)
-    worth = (seen.token_scores * pull[:, None]).sum(2)
-    on_prompts = _through_softmax(xp, segments, seen.attention, worth)
-    on_heads = (seen.attention[:, :, None] * pull[:, None]).reshape(K, -1, m)
-    return xp.concatenate([on_prompts, on_heads], 1)
+    K, _, m = output.attention.shape
+    score_gradient = segments.spread(score_gradient)
+    attention_gradient = (output.token_scores * score_gradient[:, None]).sum(2)
+    of_prompts = softmax_gradient(xp, segments, output.attention, attention_gradient)
+    of_heads = (output.attention[:, :, None] * score_gradient[:, None]).reshape(K, -1, m)
+    return xp.concatenate([of_prompts, of_heads], 1)
 
 
-def _through_softmax(xp: Library, segments: Segmented, attention: Array, worth: Array) -> Array:
-    """Coefficient of every token in the prompts' gradient: a_t (g_t − Σ a g), (K, h, m)."""
-    coefficient = attention * (worth - segments.spread(segments.total(attention * worth)))
+def softmax_gradient(xp: Library, segments: SegmentSums, attention: Array, gradient: Array) -> Array:
+    """Gradient by the logits, a_t (g_t − Σ a g) (K, h, m), from the gradient g by the attention a."""
+    coefficient = attention * (gradient - segments.spread(segments.total(attention * gradient)))
     # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
     winner = attention == segments.spread(segments.top(attention))
     losing = coefficient * ~winner
-    alone = segments.spread(segments.total(winner * 1.0)) == 1
-    return xp.where(winner & alone, -segments.spread(segments.total(losing)), coefficient)
+    unique = segments.spread(segments.total(winner * 1.0)) == 1
+    return xp.where(winner & unique, -segments.spread(segments.total(losing)), coefficient)
 
 
 def log_loss(xp: Library, scores: Array, targets: Array) -> tuple[Array, Array]:
     """Log losses (K, b) and their derivatives by the scores (K, k, b)."""
     if scores.shape[1] == 1:  # both tails exactly: no difference of nearly equal numbers
         small = xp.exp(-abs(scores))
-        up, one = scores > 0, xp.ones_like(small)
-        yes, no = xp.where(up, one, small) / (1 + small), xp.where(up, small, one) / (1 + small)
-        rise, tail = xp.where(up, scores, 0 * one), xp.log1p(small)
+        up, ones = scores > 0, xp.ones_like(small)
+        yes, no = xp.where(up, ones, small) / (1 + small), xp.where(up, small, ones) / (1 + small)
+        rise, tail = xp.where(up, scores, 0 * ones), xp.log1p(small)
         losses = (1 - targets) * (rise + tail) + targets * (rise - scores + tail)
         return losses[:, 0], (1 - targets) * yes - targets * no
     relative = scores - xp.amax(scores, 1)[:, None]
@@ -106,23 +108,23 @@ def log_loss(xp: Library, scores: Array, targets: Array) -> tuple[Array, Array]:
 def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tuple[Float, Float]:
     """Attention of all tokens (K, h, N) and scores (K, k, n) of K fitted probes, in one read.
 
-    weights are for the tokens as given; centre (d,): subtracted before products, to keep their digits.
+    weights are for tokens as they come; centre (d,) is subtracted before products, which keeps their digits.
     """
-    where = arithmetic(store.rows)
+    backend = backend_of(store.rows)
     d, h, k = weights[0].head.shape
-    columns = np.concatenate([np.hstack([w.prompts, w.head.reshape(d, h * k)]) for w in weights], 1)
+    joined = np.concatenate([np.hstack([w.prompts, w.head.reshape(d, h * k)]) for w in weights], 1)
     intercepts = np.stack([w.about(centre).intercept for w in weights])
     attention, scores = [], []
-    with where.scope(), quiet():
-        across, middle = map(where.factor, (columns, centre))
-        intercept = where.put(intercepts)
-        for span in store.spans(where.part):
-            _, products = where.through(store.read(span), middle, across)
-            seen = read_products(where, where.segments(store.lengths[span]), products, intercept, h)
-            attention.append(where.numpy(seen.attention))
-            scores.append(where.numpy(seen.scores))
+    with backend.scope(), np.errstate(invalid="ignore", over="ignore"):
+        matrix, middle = map(backend.operand, (joined, centre))
+        intercept = backend.put(intercepts)
+        for span in store.spans(backend.block):
+            _, products = backend.products(store.read(span), middle, matrix)
+            output = attend(backend, backend.segments(store.lengths[span]), products, intercept, h)
+            attention.append(backend.numpy(output.attention))
+            scores.append(backend.numpy(output.scores))
             if not np.isfinite(scores[-1]).all():
-                name_the_bad(store, span)
+                raise_not_finite(store, span)
     return np.concatenate(attention, -1), np.concatenate(scores, -1)
 
 
@@ -131,3 +133,56 @@ def probabilities(scores: Float) -> Float:
     if scores.shape[1] == 1:
         return np.hstack([expit(-scores), expit(scores)])
     return np.asarray(softmax(scores, axis=1))
+
+
+# ---------------------------------------------------------------------- streams
+
+
+class StreamState(NamedTuple):
+    """The softmax over the tokens so far, per head, in memory that does not grow with the sequence.
+
+        top = max_t l_t,   total = Σ_t e^(l_t − top),   sums = Σ_t e^(l_t − top) (v · x_t)
+
+    seen: tokens so far; top, total (h,); sums (h, k).
+    """
+
+    seen: int
+    top: Float
+    total: Float
+    sums: Float
+
+
+def start_stream(weights: Weights) -> StreamState:
+    """The state before the first token."""
+    _, h, k = weights.head.shape
+    return StreamState(0, np.full(h, -np.inf), np.zeros(h), np.zeros((h, k)))
+
+
+def extend_stream(
+    state: StreamState, tokens: Float, weights: Weights, centre: Float
+) -> tuple[StreamState, Float]:
+    """The state after more tokens (m, d), and the scores (k,) of all tokens so far.
+
+    The sums are rescaled to the new largest logit, so nothing overflows and the score is that of the softmax
+    over all tokens. weights are for tokens as they come; centre (d,) as in `read_out`.
+    Reference: Milakov, Gimelshein 2018, "Online normalizer calculation for softmax".
+    """
+    logits, values = weights.on(tokens - centre)
+    top = np.maximum(state.top, logits.max(0))
+    rescaling, relative = np.exp(state.top - top), np.exp(logits - top)
+    total = rescaling * state.total + relative.sum(0)
+    sums = rescaling[:, None] * state.sums + np.einsum("th,thk->hk", relative, values)
+    scores = (sums / total[:, None]).sum(0) + weights.about(centre).intercept
+    return StreamState(state.seen + len(tokens), top, total, sums), scores
+
+
+def checked_tokens(x: Array, width: int) -> Float:
+    """One token (d,) or several (m, d), as float64 (m, d)."""
+    if hasattr(x, "detach"):  # NumPy cannot convert torch's bfloat16
+        x = x.detach().cpu().double().numpy()
+    tokens = np.atleast_2d(np.asarray(x, dtype=np.float64))
+    if tokens.ndim != 2 or tokens.shape[1] != width or not len(tokens):
+        raise ValueError(f"x has shape {np.shape(x)}. Pass one token ({width},), or some (m, {width}).")
+    if not np.isfinite(tokens).all():
+        raise ValueError("x has an entry that is NaN or infinite. Leave the token out.")
+    return tokens

@@ -1,6 +1,8 @@
-"""The compiled pass over a span of sequences: losses and gradients of probes, or derivatives of their scores.
+"""A compiled pass over sequences, for probes: what NumPy does in many passes, in one within the cache.
 
-For many tokens it is worth its compilation; few are left to NumPy (`evaluation.any_block`).
+Lanes are the prompts of all probes, side by side: K probes with h prompts and k scores have L = K·h lanes and
+(1 + k)·L columns, first the logits of every lane, then its token scores of every kind. The pass pays its
+compilation where there are many tokens; NumPy computes the same for few (`evaluation.block_sums`).
 """
 
 from __future__ import annotations
@@ -8,66 +10,252 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.numbers import Array, Float, Index
-from attsvm.probe.data.arithmetic import Host
-from attsvm.probe.fitting.objective import Columns, Objective, Probes, Sums
+from attsvm.numbers.compiled import compiled, exponential, inner, log_one_plus
+from attsvm.numbers.halves import BRAIN, HALF, single
+from attsvm.probe.data.backends import Host
+from attsvm.probe.fitting.objective import BlockSums, Objective, Probes, Projection
 
 
-def gradients(objective: Objective, where: Host, probes: Probes, columns: Columns, span: slice) -> Sums:
-    """The sums over a span of sequences, as `any_block` finds them."""
-    (d, wide), (K, k) = columns.across.shape, columns.intercept.shape
-    found = Sums(np.zeros((wide, d)), np.zeros(K), np.zeros(K), np.zeros((K, k)))
-    no_rows = np.empty((0, wide, d), where.dtype), np.empty((0, K, k))
-    _run(objective, where, probes, columns, span, (*found, *no_rows))
-    by_probe = np.empty_like(found.through)
-    by_probe[_lanes(K, objective.h, k)] = found.through
-    return found._replace(through=by_probe)
+def compiled_block_sums(
+    objective: Objective, backend: Host, probes: Probes, projection: Projection, span: slice
+) -> BlockSums:
+    """The sums over a span of sequences, as `evaluation.block_sums` computes them."""
+    (d, width), (K, k) = projection.matrix.shape, projection.intercept.shape
+    sums = BlockSums(np.zeros((width, d)), np.zeros(K), np.zeros(K), np.zeros((K, k)))
+    no_rows = np.empty((0, width, d), backend.dtype), np.empty((0, K, k))
+    _run(objective, backend, probes, projection, span, (*sums, *no_rows))
+    by_probe = np.empty_like(sums.matrix_gradient)
+    by_probe[_lane_order(K, objective.h, k)] = sums.matrix_gradient
+    return sums._replace(matrix_gradient=by_probe)
 
 
-def derivatives(
-    objective: Objective, where: Host, probes: Probes, columns: Columns, span: slice
+def score_derivatives(
+    objective: Objective, backend: Host, probes: Probes, projection: Projection, span: slice
 ) -> list[Float]:
-    """√ω √L J (b·k, D) of every probe, by columns and intercept: J' ω L J is its Gauss–Newton matrix.
+    """√ω √L J (b·k, D) of every probe, by matrix and intercept: J' ω L J is its Gauss–Newton matrix.
 
     ω: training weights; L: the curvature of the loss by the scores; J: the derivatives of the scores.
     """
-    (d, wide), (K, k) = columns.across.shape, columns.intercept.shape
+    (d, width), (K, k) = projection.matrix.shape, projection.intercept.shape
     b = k * len(objective.store.lengths[span])
-    rows, last = np.empty((b, wide, d), where.dtype), np.empty((b, K, k))
+    rows, by_intercept = np.empty((b, width, d), backend.dtype), np.empty((b, K, k))
     no_sums = np.empty((0, d)), np.empty(0), np.empty(0), np.empty((0, k))
-    _run(objective, where, probes, columns, span, (*no_sums, rows, last))
-    own = np.argsort(_lanes(K, objective.h, k)).reshape(K, -1)
-    return [np.hstack([rows[:, own[q]].reshape(b, -1), last[:, q]], dtype=rows.dtype) for q in range(K)]
+    _run(objective, backend, probes, projection, span, (*no_sums, rows, by_intercept))
+    lanes = np.argsort(_lane_order(K, objective.h, k)).reshape(K, -1)
+    return [
+        np.hstack([rows[:, lanes[q]].reshape(b, -1), by_intercept[:, q]], dtype=rows.dtype) for q in range(K)
+    ]
 
 
-def _lanes(K: int, h: int, k: int) -> Index:
-    """Where the columns of the pass, the prompts of all probes first, are among those of K probes, K·c."""
+def _lane_order(K: int, h: int, k: int) -> Index:
+    """Index of every column of the pass, the prompts of all probes first, among the K·c of the probes."""
     place = np.arange(K * h * (1 + k)).reshape(K, h * (1 + k))
     prompts, heads = place[:, :h], place[:, h:].reshape(K, h, k)
     return np.concatenate([prompts.ravel(), heads.transpose(2, 0, 1).ravel()])
 
 
 def _run(
-    objective: Objective, where: Host, probes: Probes, columns: Columns, span: slice, found: tuple[Array, ...]
+    objective: Objective,
+    backend: Host,
+    probes: Probes,
+    projection: Projection,
+    span: slice,
+    sums: tuple[Array, ...],
 ) -> None:
-    """The pass, which adds to what was found, in the order of `attending_pass`."""
-    from attsvm.numbers.halves import BRAIN, HALF
-    from attsvm.probe.fitting.attending import attending_pass
-
-    (d, wide), (K, k) = columns.across.shape, columns.intercept.shape
+    """The pass, which adds to `sums`, in the order of `attending_pass`."""
+    (d, width), (K, k) = projection.matrix.shape, projection.intercept.shape
     raw, starts = objective.store.plain(span)
     lengths = objective.store.lengths[span]
-    longest, lanes = int(lengths.max()), _lanes(K, objective.h, k)
-    r, L = max(where.cached // d, longest), K * objective.h
-    narrow: list[tuple[int, int]] = [(r, d), (r, wide), (r, wide), (wide, d)]
+    longest, lanes = int(lengths.max()), _lane_order(K, objective.h, k)
+    r, L = max(backend.cached // d, longest), K * objective.h
+    narrow: list[tuple[int, int]] = [(r, d), (r, width), (r, width), (width, d)]
     double: list[tuple[int, int]] = [(longest, L), (longest, L), (6 + k, L), (K, k), (K, k)]
-    rooms: list[Float] = [np.empty(shape, where.dtype) for shape in narrow] + [np.empty(s) for s in double]
+    memory: list[Float] = [np.empty(shape, backend.dtype) for shape in narrow] + [np.empty(s) for s in double]
     attending_pass(
         raw,
-        BRAIN if where.brain else HALF,
+        BRAIN if backend.brain else HALF,
         (starts, lengths, span.start),
-        tuple(map(np.ascontiguousarray, (columns.centre, columns.across[:, lanes], columns.intercept))),
+        tuple(
+            map(np.ascontiguousarray, (projection.centre, projection.matrix[:, lanes], projection.intercept))
+        ),
         (objective.targets, objective.training, objective.held_out),
         (probes.concept, probes.fold),
-        tuple(rooms),
-        found,
+        tuple(memory),
+        sums,
     )
+
+
+@compiled
+def attending_pass(raw, shift, places, weights, data, index, memory, sums):  # type: ignore[no-untyped-def]
+    """Losses of K probes on b sequences and their gradients, added to `sums`.
+
+    raw (N, d): tokens as they are stored, those of 16 bits as uint16, to be shifted; places: first row and
+    number of tokens of every sequence (b,), and the number `at` of the first among all n.
+    weights: centre (d,), matrix (d, columns), intercept (K, k).
+    data: targets (concepts, k, n), training and held-out weights (folds, n); index: concept and fold (K,).
+    memory, for as many sequences as fit, at least one: tokens (r, d), products and coefficients (r, columns),
+    (columns, d); for the longest: attention and its gradient (T, L), lane_sums (6 + k, L), scores and their
+    gradient (K, k).
+    sums: gradients by the matrix (columns, d), losses and held-out losses (K,), gradients by intercepts
+    (K, k); derivatives (b·k, columns, d) and (b·k, K, k). Where these last two are not empty, only they are
+    computed: √ω √L J, of the scores by matrix and intercepts, with ω the training weights and L the curvature
+    of the loss.
+    """
+    (starts, lengths, at), (centre, matrix, intercept), (K, k) = places, weights, weights[2].shape
+    x, products, coefficients, block_gradient, attention, gain, lane_sums, scores, score_gradient = memory
+    matrix_gradient, losses, held_losses, intercept_gradient, rows, intercept_rows = sums
+    (targets, training, held_out), (concept, fold), first = data, index, 0
+    while first < len(lengths):
+        stop, m = _read(raw, shift, starts, lengths, first, centre, x)
+        np.dot(x[:m], matrix, products[:m])
+        begin = 0
+        for i in range(first, stop):
+            end = begin + lengths[i]
+            of_sequence, of_tokens = products[begin:end], coefficients[begin:end]
+            _attend(of_sequence, intercept, attention, lane_sums, scores)
+            if len(rows):
+                for j in range(k):
+                    for q in range(K):
+                        _curvature_root(scores[q], j, np.sqrt(training[fold[q], at + i]), score_gradient[q])
+                        for c in range(k):  # a row at once would compile for seconds
+                            intercept_rows[i * k + j, q, c] = score_gradient[q, c]
+                    _back_propagate(of_sequence, score_gradient, attention, gain, lane_sums, of_tokens)
+                    np.dot(of_tokens.T, x[begin:end], rows[i * k + j])
+            else:
+                _log_losses(scores, targets, concept, at + i, score_gradient, lane_sums[0])
+                for q in range(K):
+                    weight, loss = training[fold[q], at + i], lane_sums[0, q]
+                    losses[q] += weight * loss
+                    held_losses[q] += held_out[fold[q], at + i] * loss
+                    for j in range(k):
+                        score_gradient[q, j] *= weight
+                        intercept_gradient[q, j] += score_gradient[q, j]
+                _back_propagate(of_sequence, score_gradient, attention, gain, lane_sums, of_tokens)
+            begin = end
+        if not len(rows):
+            np.dot(coefficients[:m].T, x[:m], block_gradient)
+            for row in range(len(block_gradient)):
+                for column in range(len(centre)):
+                    matrix_gradient[row, column] += block_gradient[row, column]
+        first = stop
+
+
+@inner
+def _read(raw, shift, starts, lengths, first, centre, x):  # type: ignore[no-untyped-def]
+    """Centred tokens of as many sequences as fit in x; the first one that does not fit, and the rows."""
+    stop, m = first, 0
+    while stop < len(lengths) and m + lengths[stop] <= len(x):
+        for t in range(starts[stop], starts[stop] + lengths[stop]):
+            for c in range(len(centre)):
+                x[m, c] = single(raw[t, c], shift) - centre[c]
+            m += 1
+        stop += 1
+    return stop, m
+
+
+@inner
+def _attend(products, intercept, attention, lane_sums, scores):  # type: ignore[no-untyped-def]
+    """Exponentials (T, L) of a sequence with these products (T, columns), their sums, and scores (K, k)."""
+    (K, k), T, L = intercept.shape, len(products), attention.shape[1]
+    top, total, score = lane_sums[0], lane_sums[1], lane_sums[2]
+    for lane in range(L):
+        top[lane], total[lane] = products[0, lane], 0.0
+    for t in range(1, T):
+        for lane in range(L):
+            top[lane] = max(top[lane], products[t, lane])
+    for t in range(T):
+        for lane in range(L):
+            relative = exponential(products[t, lane] - top[lane])
+            attention[t, lane] = relative
+            total[lane] += relative
+    for j in range(k):
+        for lane in range(L):
+            score[lane] = 0.0
+        for t in range(T):
+            for lane in range(L):
+                score[lane] += attention[t, lane] * products[t, (1 + j) * L + lane]
+        for q in range(K):
+            scores[q, j] = intercept[q, j]
+        for lane in range(L):
+            scores[lane * K // L, j] += score[lane] / total[lane]
+
+
+@inner
+def _back_propagate(products, score_gradient, attention, gain, lane_sums, coefficients):  # type: ignore[no-untyped-def]
+    """Coefficients (T, columns) of the tokens in the gradients of Σ_j g_j score_j, g (K, k)."""
+    (K, k), T, L = score_gradient.shape, len(products), attention.shape[1]
+    total, mean, losing, winners, last = lane_sums[1], lane_sums[2], lane_sums[3], lane_sums[4], lane_sums[5]
+    for lane in range(L):
+        mean[lane], losing[lane], winners[lane] = 0.0, 0.0, 0.0
+    for j in range(k):
+        slope = lane_sums[6 + j]
+        for lane in range(L):
+            slope[lane] = score_gradient[lane * K // L, j] / total[lane]
+        for t in range(T):
+            for lane in range(L):
+                g = slope[lane] * products[t, (1 + j) * L + lane]
+                gain[t, lane] = g if j == 0 else gain[t, lane] + g
+                coefficients[t, (1 + j) * L + lane] = attention[t, lane] * slope[lane]
+                mean[lane] += attention[t, lane] * g
+    for lane in range(L):
+        mean[lane] /= total[lane]
+    for t in range(T):
+        for lane in range(L):
+            coefficient, wins = attention[t, lane] * (gain[t, lane] - mean[lane]), attention[t, lane] == 1.0
+            coefficients[t, lane] = coefficient
+            losing[lane] += 0.0 if wins else coefficient
+            winners[lane] += 1.0 if wins else 0.0
+            last[lane] = t if wins else last[lane]
+    # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
+    for lane in range(L):
+        if winners[lane] == 1.0:
+            coefficients[int(last[lane]), lane] = -losing[lane]
+
+
+@inner
+def _log_losses(scores, targets, concept, i, score_gradient, losses):  # type: ignore[no-untyped-def]
+    """Log losses of scores (K, k) on sequence i, and their derivatives, written to score_gradient."""
+    K, k = scores.shape
+    if k > 1:
+        for q in range(K):
+            total, top = _softmax(scores[q], score_gradient[q])
+            losses[q] = 0.0
+            for j in range(k):
+                target = targets[concept[q], j, i]
+                losses[q] += target * (np.log(total) - (scores[q, j] - top))
+                score_gradient[q, j] -= target
+        return
+    for q in range(K):
+        losses[q] = targets[concept[q], 0, i]
+    for q in range(K):  # both tails exactly: no difference of nearly equal numbers
+        s, y, small = scores[q, 0], losses[q], exponential(-abs(scores[q, 0]))
+        yes, no, rise = (1.0 if s > 0 else small), (small if s > 0 else 1.0), (s if s > 0 else 0.0)
+        score_gradient[q, 0] = ((1 - y) * yes - y * no) / (1 + small)
+        losses[q] = (1 - y) * rise + y * (rise - s) + log_one_plus(small)
+
+
+@inner
+def _curvature_root(score, row, weight, out):  # type: ignore[no-untyped-def]
+    """A row of R, with R'R the curvature of the log loss by the scores (k,), times a weight, into out."""
+    if len(score) == 1:
+        small = np.exp(-abs(score[0]))
+        out[0] = weight * np.sqrt(small) / (1 + small)
+        return
+    _softmax(score, out)
+    weight *= np.sqrt(out[row])
+    for j in range(len(score)):
+        out[j] = weight * ((1.0 if j == row else 0.0) - out[j])
+
+
+@inner
+def _softmax(score, out):  # type: ignore[no-untyped-def]
+    """The softmax of scores (k,); the sum of exponentials relative to the largest score, and that score."""
+    top, total = score[0], 0.0
+    for j in range(1, len(score)):
+        top = max(top, score[j])
+    for j in range(len(score)):
+        out[j] = np.exp(score[j] - top)
+        total += out[j]
+    for j in range(len(score)):
+        out[j] /= total
+    return total, top

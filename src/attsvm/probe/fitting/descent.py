@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import get_blas_funcs
 
 from attsvm._support.progress import ProgressLine
 from attsvm.numbers import Array, Bool, Float, Index
-from attsvm.probe.data.arithmetic import Arithmetic
-from attsvm.probe.fitting.curvature import newton_steps
-from attsvm.probe.fitting.functions import Functions, Memory, Numbers, Pair, Vectors
+from attsvm.numbers.threads import single_thread
+from attsvm.probe.data.backends import Backend
 from attsvm.probe.fitting.objective import Evaluation
+
+MEMORY = 12
+"""Pairs (step, change of the gradient) that L-BFGS remembers."""
 
 TRIALS = 15
 """Steps tried along one direction."""
@@ -21,262 +24,395 @@ TRIALS = 15
 DECREASE, CURVATURE = 1e-4, 0.9
 """Wolfe's constants."""
 
-NEAR, AGED = 2e-2, 20
-"""Largest partial derivative at which a search for the optimum asks for the curvature; passes until again."""
+CURVATURE_SLOPE, CURVATURE_PASSES = 2e-2, 20
+"""A search for the optimum asks for the curvature where no partial derivative is larger than the first, and
+again after so many passes."""
 
-STALE = 8
-"""A search ends after so many steps that lower neither the slope nor, as far as can be told, the value."""
+STALE_STEPS = 8
+"""A search ends after so many steps that lower neither the slope nor the value by more than its rounding."""
 
-RACE, AHEAD, FAR = 5, 0.95, 0.8
-"""After so many passes a rival goes on below this share of what it is to beat; alone below the second."""
+RIVAL_PASSES, RIVAL_STAYS, RIVAL_WINS = 5, 0.95, 0.8
+"""After so many passes a rival start is given up if its value is above the first share of the other
+start's; the other start is given up if the rival's value is below the second share."""
 
 Evaluate = Callable[[Array, Index], Evaluation]
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A search ends after so many steps (and twice as many passes), or when every partial derivative is below
-    the tolerance, or when a step lowers the function by less than the share `enough`."""
+    """A search ends after so many steps (or twice as many passes), or if no partial derivative is above the
+    tolerance, or if a step lowers the function by at most the share least_decrease."""
 
     steps: int
     tolerance: float
-    enough: float = 0.0
+    least_decrease: float = 0.0
+
+
+class Scalars(NamedTuple):
+    """The numbers of each function in a search, (K,) each.
+
+    place: among all functions; value, held_out; steps taken; slope: largest partial derivative.
+    lowest_slope so far; stale: steps since that or the value fell; curvature_pass: in which the curvature was
+    computed. directional: derivative along the direction; step: the next one to try; low, high: a step that
+    was too short, and one that was too long; trials: steps tried along the direction.
+    """
+
+    place: Index
+    value: Float
+    held_out: Float
+    steps: Index
+    slope: Float
+    lowest_slope: Float
+    stale: Index
+    curvature_pass: Index
+    directional: Float
+    step: Float
+    low: Float
+    high: Float
+    trials: Index
+
+    def take(self, index: Index) -> Scalars:
+        return Scalars._make(numbers[index] for numbers in self)
+
+
+class Vectors(NamedTuple):
+    """The vectors of each function, (K, D) each, on the backend."""
+
+    points: Array
+    gradient: Array
+    direction: Array
+
+    def take(self, index: Array) -> Vectors:
+        return Vectors._make(vectors[index] for vectors in self)
+
+
+class CurvaturePair(NamedTuple):
+    """A step s and the change y of the gradient, (K, D) each; inner: s·y (K,), 0 where a pair is unused.
+
+    inverse: 1 / s·y (K,), or 0.
+    """
+
+    step: Array
+    change: Array
+    inner: Float
+    inverse: Float
+
+    @classmethod
+    def of(cls, step: Array, change: Array, inner: Float) -> CurvaturePair:
+        return cls(step, change, inner, np.divide(1.0, inner, out=np.zeros_like(inner), where=inner > 0))
+
+
+class Memory(NamedTuple):
+    """The pairs of the last steps, the latest one last."""
+
+    pairs: Sequence[CurvaturePair] = ()
+
+    def take(self, on_backend: Array, index: Index) -> Memory:
+        """The pairs of some functions; on_backend: their index as an array of the backend."""
+        return Memory(
+            [CurvaturePair(s[on_backend], y[on_backend], i[index], j[index]) for s, y, i, j in self.pairs]
+        )
+
+    def push(self, pair: CurvaturePair) -> Memory:
+        return Memory([*self.pairs, pair][-MEMORY:])
+
+    def forget(self, functions: Bool) -> Memory:
+        """Leave the pairs of these functions (K,) unused."""
+        pairs = (CurvaturePair.of(s, y, np.where(functions, 0.0, inner)) for s, y, inner, _ in self.pairs)
+        return Memory(list(pairs))
+
+    def add_curvature(self, backend: Backend, curvature: Array) -> Memory:
+        """The pairs after a diagonal (K, D) was added to the Hessian of every function."""
+        pairs = []
+        for s, y, inner, _ in self.pairs:
+            change = curvature * s
+            increase = backend.numpy((s * change).sum(1))
+            pairs.append(CurvaturePair.of(s, y + change, np.where(inner > 0, inner + increase, 0.0)))
+        return Memory(pairs)
+
+
+class SearchState(NamedTuple):
+    """Some or all functions of a search."""
+
+    scalars: Scalars
+    vectors: Vectors
+    memory: Memory
+
+    def take(self, backend: Backend, index: Index) -> SearchState:
+        on_backend = backend.put(index)
+        return SearchState(
+            self.scalars.take(index), self.vectors.take(on_backend), self.memory.take(on_backend, index)
+        )
+
+    @classmethod
+    def joined(cls, backend: Backend, groups: Sequence[SearchState]) -> SearchState:
+        """All groups in the order of their functions, with the latest pairs that every group has."""
+        join, depth = backend.xp.concatenate, min(len(group.memory.pairs) for group in groups)
+        latest = (group.memory.pairs[len(group.memory.pairs) - depth :] for group in groups)
+        pairs = [
+            CurvaturePair.of(join(steps), join(changes), np.concatenate(inner))
+            for steps, changes, inner, _ in (zip(*pair, strict=True) for pair in zip(*latest, strict=True))
+        ]
+        scalars = Scalars._make(map(np.concatenate, zip(*(group.scalars for group in groups), strict=True)))
+        vectors = Vectors._make(map(join, zip(*(group.vectors for group in groups), strict=True)))
+        return cls(scalars, vectors, Memory(pairs)).take(backend, np.argsort(scalars.place))
 
 
 def minimise(
-    where: Arithmetic,
+    backend: Backend,
     evaluate: Evaluate,
     points: Array,
     *,
     steps: int,
     tolerance: float,
     rivals: Sequence[tuple[int, int]] = (),
-) -> Functions:
+) -> SearchState:
     """Minimise K functions from points (K, D), until every partial derivative is below the tolerance.
 
-    evaluate(points, which): the functions with these numbers. A function is also done when its precision
-    tells no step along its direction from the others.
+    evaluate(points, index): the functions with these numbers. A search also ends when rounding hides the
+    differences between the steps along its direction.
     rivals: pairs (first, second) of starts of one function. After a few passes the second goes on only if it
-    is ahead, and the first is given up if it is far behind; the value of what was given up is infinite.
+    is ahead, and the first is given up if it is far behind. The value of a start given up is infinite.
     """
     given_up = list[int]()
-    search = Search(where, points, evaluate(points, np.arange(len(points))), Stop(steps, tolerance))
+    first = evaluate(points, np.arange(len(points)))
+    search = LineSearches(backend, points, first, Stop(steps, tolerance))
     with ProgressLine() as line:
-        while not search.over:
+        while not search.finished:
             search.advance(evaluate(search.trial(), search.active))
-            if rivals and search.passes == RACE + 1:
-                value = search.found().numbers.value
-                given_up = [b for a, b in rivals if value[b] > AHEAD * value[a]]
-                given_up += [a for a, b in rivals if value[b] < FAR * value[a]]
-                search.drop(np.isin(search.active, given_up))
-            slope = search.numbers.slope.max(initial=0.0)
+            if rivals and search.passes == RIVAL_PASSES + 1:
+                value = search.result().scalars.value
+                given_up = [b for a, b in rivals if value[b] > RIVAL_STAYS * value[a]]
+                given_up += [a for a, b in rivals if value[b] < RIVAL_WINS * value[a]]
+                search.retire(np.isin(search.active, given_up))
+            slope = search.scalars.slope.max(initial=0.0)
             line.show(f"fitting: pass {search.passes}, derivatives up to {slope:.0e} of {tolerance:.0e}")
-    found = search.found()
-    found.numbers.value[given_up] = np.inf
-    return found
+    result = search.result()
+    result.scalars.value[given_up] = np.inf
+    return result
 
 
-class Tried(NamedTuple):
-    """Of a step of each function (K,): whether it is accepted, or too short; by how much the value rose, and
-    what its rounding may be."""
+class StepTest(NamedTuple):
+    """Of a step of each function (K,): whether it is accepted, or too short; the rise of the value, and the
+    rounding error of that rise."""
 
     accepted: Bool
     short: Bool
     rise: Float
-    doubt: Float
+    rounding: Float
 
 
-class Search:
-    """K line searches in step: `trial` says where to evaluate the active ones, `advance` goes on from there.
+class LineSearches:
+    """K line searches side by side: evaluate the active functions at `trial()`, then call `advance`.
 
-    now: the evaluation at the points (K, D); memory: pairs of an earlier search.
-    Everything is of the active functions, but for latest (K,): the last held-out loss of all.
+    evaluation: at the points (K, D); memory: pairs of an earlier search.
+    held_out (K,): the latest held-out loss of all functions. All other state is of the active functions only.
     """
 
     def __init__(
-        self, where: Arithmetic, points: Array, now: Evaluation, stop: Stop, memory: Memory | None = None
+        self,
+        backend: Backend,
+        points: Array,
+        evaluation: Evaluation,
+        stop: Stop,
+        memory: Memory | None = None,
     ) -> None:
-        self.where, self.stop, self.passes, K = where, stop, 1, len(points)
-        eps = float(np.finfo(np.float32 if "32" in str(where.dtype) else np.float64).eps)
+        self.backend, self.stop, self.passes, K = backend, stop, 1, len(points)
+        eps = float(np.finfo(np.float32 if "32" in str(backend.dtype) else np.float64).eps)
         self.noise = max(16 * eps, 1e-12)  # relative error of a value: its products are in this precision
-        slope, none = self._largest(now.gradient), np.zeros(K, int)
-        self.numbers = Numbers(
-            np.arange(K), now.value.copy(), now.held_out.copy(), steps=none, slope=slope,
-            least=slope.copy(), stale=none, learned=np.full(K, -AGED),
-            along=np.zeros(K), step=np.ones(K), low=np.zeros(K), high=np.full(K, np.inf), trials=none,
+        slope, none = self._largest(evaluation.gradient), np.zeros(K, int)
+        self.scalars = Scalars(
+            np.arange(K), evaluation.value.copy(), evaluation.held_out.copy(), steps=none, slope=slope,
+            lowest_slope=slope.copy(), stale=none, curvature_pass=np.full(K, -CURVATURE_PASSES),
+            directional=np.zeros(K), step=np.ones(K), low=np.zeros(K), high=np.full(K, np.inf), trials=none,
         )  # fmt: skip
-        self.vectors = Vectors(points, now.gradient, -now.gradient)
-        self.memory, self.done, self.latest = memory or Memory(), list[Functions](), now.held_out.copy()
-        self.curvature: list[Array] = [None] * K  # factors of the matrices that are known
-        self._learn(now, np.ones(K, bool))
-        self._turn(np.ones(K, bool))
-        self.drop(self.numbers.slope <= stop.tolerance)
+        self.vectors = Vectors(points, evaluation.gradient, -evaluation.gradient)
+        self.memory, self.retired = memory or Memory(), list[SearchState]()
+        self.held_out = evaluation.held_out.copy()
+        self.curvature: list[Array] = [None] * K  # factors of the matrices that were computed
+        self._compute_curvature(evaluation, np.ones(K, bool))
+        self._choose_directions(np.ones(K, bool))
+        self.retire(self.scalars.slope <= stop.tolerance)
 
     @property
     def active(self) -> Index:
-        return self.numbers.which
+        return self.scalars.place
 
     @property
-    def _now(self) -> Functions:
-        return Functions(self.numbers, self.vectors, self.memory)
+    def _state(self) -> SearchState:
+        return SearchState(self.scalars, self.vectors, self.memory)
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         return not len(self.active) or self.passes >= 2 * self.stop.steps
 
     @property
-    def _known(self) -> Bool:
-        """Whose curvature is known (K,)."""
-        return np.array([each is not None for each in self.curvature], bool)
+    def _has_curvature(self) -> Bool:
+        """Functions whose curvature was computed (K,)."""
+        return np.array([factor is not None for factor in self.curvature], bool)
 
     def trial(self) -> Array:
         """The next points of the active functions."""
-        return self.vectors.points + self._times(self.numbers.step, self.vectors.direction)
+        return self.vectors.points + self._times(self.scalars.step, self.vectors.direction)
 
-    def advance(self, now: Evaluation) -> None:
+    def advance(self, evaluation: Evaluation) -> None:
         """One pass: every active function was evaluated at its trial point."""
-        trial, tried = self.trial(), self._judged(now)
+        trial, test = self.trial(), self._test_steps(evaluation)
         self.passes += 1
-        self._bracket(tried)
-        self._move(trial, now, tried)
-        self._learn(now, tried.accepted)
-        self._turn(tried.accepted)
-        self.latest[self.active] = self.numbers.held_out
-        self.drop(self._ended(tried))
+        self._bracket(test)
+        self._accept(trial, evaluation, test)
+        self._compute_curvature(evaluation, test.accepted)
+        self._choose_directions(test.accepted)
+        self.held_out[self.active] = self.scalars.held_out
+        self.retire(self._finished(test))
 
-    def _judged(self, now: Evaluation) -> Tried:
+    def _test_steps(self, evaluation: Evaluation) -> StepTest:
         """Wolfe's conditions at the trial points."""
-        n = self.numbers
-        along = self._dot(now.gradient, self.vectors.direction)
-        rise = now.value - n.value
-        doubt = self.noise * np.maximum(np.abs(n.value), 1e-300)
-        fell = rise <= DECREASE * n.step * n.along
+        n = self.scalars
+        directional = self._dot(evaluation.gradient, self.vectors.direction)
+        rise = evaluation.value - n.value
+        rounding = self.noise * np.maximum(np.abs(n.value), 1e-300)
+        fell = rise <= DECREASE * n.step * n.directional
         # Near the optimum values are equal to rounding; slopes still tell (Hager & Zhang 2005).
-        flat = (rise <= doubt) & (along <= (1 - 2 * DECREASE) * -n.along)
-        short = (fell | flat) & (along < CURVATURE * n.along)
-        return Tried((fell | flat) & ~short & np.isfinite(now.value), short, rise, doubt)
+        flat = (rise <= rounding) & (directional <= (1 - 2 * DECREASE) * -n.directional)
+        short = (fell | flat) & (directional < CURVATURE * n.directional)
+        return StepTest((fell | flat) & ~short & np.isfinite(evaluation.value), short, rise, rounding)
 
-    def _bracket(self, tried: Tried) -> None:
-        """The next step of those that were not accepted: longer, or between a short one and a long one."""
-        n, (accepted, short, rise, _) = self.numbers, tried
+    def _bracket(self, test: StepTest) -> None:
+        """The next step where none was accepted: longer, or between a step too short and one too long."""
+        n, (accepted, short, rise, _) = self.scalars, test
         t, long = n.step, ~accepted & ~short
         low, high = np.where(short, t, n.low), np.where(long, t, n.high)
         with np.errstate(all="ignore"):
-            bend = rise - t * n.along
-            parabola = np.where(bend > 0, -n.along * t**2 / (2 * bend), t / 2)
+            excess = rise - t * n.directional
+            parabola = np.where(excess > 0, -n.directional * t**2 / (2 * excess), t / 2)
         width = np.where(np.isinf(high), 0.0, high) - low
-        inside = np.clip(np.nan_to_num(parabola), low + 0.1 * width, high - 0.1 * width)
-        shut = np.where(short | (n.trials > 4), low + 0.5 * width, inside)
-        step = np.where(accepted, t, np.where(np.isinf(high), 4 * t, shut))
-        self.numbers = n._replace(low=low, high=high, step=step, trials=n.trials + 1)
+        interpolated = np.clip(np.nan_to_num(parabola), low + 0.1 * width, high - 0.1 * width)
+        inside = np.where(short | (n.trials > 4), low + 0.5 * width, interpolated)
+        step = np.where(accepted, t, np.where(np.isinf(high), 4 * t, inside))
+        self.scalars = n._replace(low=low, high=high, step=step, trials=n.trials + 1)
 
-    def _move(self, trial: Array, now: Evaluation, tried: Tried) -> None:
-        """To the trial points that are accepted; what the gradient did on the way is remembered."""
-        n, v, accepted = self.numbers, self.vectors, tried.accepted
-        keep = self.where.put(accepted)[:, None]
-        gradient = self.where.xp.where(keep, now.gradient, v.gradient)
+    def _accept(self, trial: Array, evaluation: Evaluation, test: StepTest) -> None:
+        """Go to the trial points that are accepted, and remember the step and the change of the gradient."""
+        n, v, accepted = self.scalars, self.vectors, test.accepted
+        moves = self.backend.put(accepted)[:, None]
+        gradient = self.backend.xp.where(moves, evaluation.gradient, v.gradient)
         step, change = self._times(n.step, v.direction), gradient - v.gradient
-        self.memory = self.memory.push(Pair.of(step, change, np.maximum(self._dot(step, change), 0.0)))
-        self.vectors = v._replace(points=self.where.xp.where(keep, trial, v.points), gradient=gradient)
-        slope = np.where(accepted, self._largest(now.gradient), n.slope)
-        nothing = accepted & (-tried.rise <= tried.doubt) & (slope >= n.least)
-        self.numbers = n._replace(
-            value=np.where(accepted, now.value, n.value),
-            held_out=np.where(accepted, now.held_out, n.held_out),
+        pair = CurvaturePair.of(step, change, np.maximum(self._dot(step, change), 0.0))
+        self.memory = self.memory.push(pair)
+        self.vectors = v._replace(points=self.backend.xp.where(moves, trial, v.points), gradient=gradient)
+        slope = np.where(accepted, self._largest(evaluation.gradient), n.slope)
+        no_progress = accepted & (-test.rise <= test.rounding) & (slope >= n.lowest_slope)
+        self.scalars = n._replace(
+            value=np.where(accepted, evaluation.value, n.value),
+            held_out=np.where(accepted, evaluation.held_out, n.held_out),
             steps=n.steps + accepted,
             slope=slope,
-            least=np.minimum(n.least, slope),
-            stale=np.where(accepted & ~nothing, 0, n.stale + nothing),
+            lowest_slope=np.minimum(n.lowest_slope, slope),
+            stale=np.where(accepted & ~no_progress, 0, n.stale + no_progress),
         )
 
-    def _ended(self, tried: Tried) -> Bool:
-        """Which functions are done, or cannot go on."""
-        n, enough = self.numbers, self.stop.enough
-        little = tried.accepted & (enough > 0) & (-tried.rise <= enough * np.abs(n.value))
-        lost = ~tried.accepted & (n.trials >= TRIALS)
-        over = (n.slope <= self.stop.tolerance) | little | lost | (n.stale >= STALE)
-        return over | (n.steps >= self.stop.steps)
+    def _finished(self, test: StepTest) -> Bool:
+        """Functions whose search has converged, or cannot go on."""
+        n, least = self.scalars, self.stop.least_decrease
+        small_decrease = test.accepted & (least > 0) & (-test.rise <= least * np.abs(n.value))
+        no_step = ~test.accepted & (n.trials >= TRIALS)
+        converged = (n.slope <= self.stop.tolerance) | small_decrease
+        return converged | no_step | (n.stale >= STALE_STEPS) | (n.steps >= self.stop.steps)
 
-    def _learn(self, now: Evaluation, accepted: Bool) -> None:
-        """Near the optimum, the curvature is computed instead of guessed from many steps."""
-        if self.stop.enough or now.curvature is None:
+    def _compute_curvature(self, evaluation: Evaluation, accepted: Bool) -> None:
+        """Near the optimum, compute the curvature: L-BFGS would need many steps to learn it."""
+        if self.stop.least_decrease or evaluation.curvature is None:
             return
-        n, known = self.numbers, self._known
-        due = accepted & (n.slope <= NEAR) & (self.passes - n.learned > AGED)
-        due &= known | (np.cumsum(due & ~known) <= now.known - known.sum())
-        which = np.flatnonzero(due)
-        if not len(which):
+        n, computed = self.scalars, self._has_curvature
+        due = accepted & (n.slope <= CURVATURE_SLOPE) & (self.passes - n.curvature_pass > CURVATURE_PASSES)
+        due &= computed | (np.cumsum(due & ~computed) <= evaluation.curvature_limit - computed.sum())
+        index = np.flatnonzero(due)
+        if not len(index):
             return
-        for i, factor in zip(which.tolist(), now.curvature(which), strict=True):
+        for i, factor in zip(index.tolist(), evaluation.curvature(index), strict=True):
             self.curvature[i] = factor
-        self.numbers = n._replace(learned=np.where(due, self.passes, n.learned))
+        self.scalars = n._replace(curvature_pass=np.where(due, self.passes, n.curvature_pass))
         self.memory = self.memory.forget(due)
 
-    def _turn(self, which: Bool) -> None:
-        """New directions where a step was accepted: minus the known inverse Hessian times the gradient."""
-        if not which.any():
+    def _choose_directions(self, accepted: Bool) -> None:
+        """New directions where a step was accepted: minus inverse Hessian times gradient."""
+        if not accepted.any():
             return
-        n, v, (direction, known) = self.numbers, self.vectors, self._newton()
-        along = self._dot(direction, v.gradient)
+        n, v, (direction, has_pair) = self.scalars, self.vectors, self._two_loops()
+        directional = self._dot(direction, v.gradient)
         size = np.sqrt(self._dot(v.gradient, v.gradient))
-        uphill = ~(along < 0)
+        uphill = ~(directional < 0)
         if uphill.any():
-            known = known & ~uphill
-            direction = self.where.xp.where(self.where.put(uphill)[:, None], -v.gradient, direction)
-            along = np.where(uphill, -(size**2), along)
-        first = np.where(known, 1.0, np.minimum(1.0, 1 / np.maximum(size, 1e-300)))
-        turned = self.where.xp.where(self.where.put(which)[:, None], direction, v.direction)
+            has_pair = has_pair & ~uphill
+            direction = self.backend.xp.where(self.backend.put(uphill)[:, None], -v.gradient, direction)
+            directional = np.where(uphill, -(size**2), directional)
+        first = np.where(has_pair, 1.0, np.minimum(1.0, 1 / np.maximum(size, 1e-300)))
+        turned = self.backend.xp.where(self.backend.put(accepted)[:, None], direction, v.direction)
         self.vectors = v._replace(direction=turned)
-        self.numbers = n._replace(
-            along=np.where(which, along, n.along),
-            step=np.where(which, first, n.step),
-            low=np.where(which, 0.0, n.low),
-            high=np.where(which, np.inf, n.high),
-            trials=np.where(which, 0, n.trials),
+        self.scalars = n._replace(
+            directional=np.where(accepted, directional, n.directional),
+            step=np.where(accepted, first, n.step),
+            low=np.where(accepted, 0.0, n.low),
+            high=np.where(accepted, np.inf, n.high),
+            trials=np.where(accepted, 0, n.trials),
         )
 
-    def _newton(self) -> tuple[Array, Bool]:
+    def _two_loops(self) -> tuple[Array, Bool]:
         """The two loops of L-BFGS (K, D), and which functions have a pair (K,)."""
         q, used = -self.vectors.gradient, []
-        scale, known = np.ones(len(self.active)), np.zeros(len(self.active), bool)
+        scale, has_pair = np.ones(len(self.active)), np.zeros(len(self.active), bool)
         for s, y, inner, inverse in reversed(self.memory.pairs):
-            latest = ~known & (inner > 0)
+            latest = ~has_pair & (inner > 0)
             if latest.any():
                 scale = np.where(latest, inner / np.where(latest, self._dot(y, y), 1.0), scale)
-                known = known | latest
-            part = inverse * self._dot(s, q)
-            q = q - self._times(part, y)
-            used.append((s, y, inverse, part))
-        exact = self._known
-        q, known = self._times(np.where(exact, 1.0, scale), q), known | exact
+                has_pair = has_pair | latest
+            alpha = inverse * self._dot(s, q)
+            q = q - self._times(alpha, y)
+            used.append((s, y, inverse, alpha))
+        exact = self._has_curvature
+        q, has_pair = self._times(np.where(exact, 1.0, scale), q), has_pair | exact
         if exact.any():
             q = newton_steps(self.curvature, q)
-        for s, y, inverse, part in reversed(used):
-            q = q + self._times(part - inverse * self._dot(y, q), s)
-        return q, known
+        for s, y, inverse, alpha in reversed(used):
+            q = q + self._times(alpha - inverse * self._dot(y, q), s)
+        return q, has_pair
 
     # ------------------------------------------------------------------ vectors
 
     def _dot(self, a: Array, b: Array) -> Float:
-        return self.where.numpy((a * b).sum(1))
+        return self.backend.numpy((a * b).sum(1))
 
     def _times(self, number: Float, a: Array) -> Array:
-        return self.where.put(number)[:, None] * a
+        return self.backend.put(number)[:, None] * a
 
     def _largest(self, a: Array) -> Float:
-        return self.where.numpy(self.where.xp.amax(abs(a), 1))
+        return self.backend.numpy(self.backend.xp.amax(abs(a), 1))
 
-    # ------------------------------------------------------------------ those that are done
+    # ------------------------------------------------------------------ finished searches
 
-    def drop(self, over: Bool) -> None:
-        """Leave the active functions that are over."""
-        if not over.any():
+    def retire(self, finished: Bool) -> None:
+        """Take these functions out of the active ones."""
+        if not finished.any():
             return
-        on = np.flatnonzero(~over)
-        self.done.append(self._now.take(self.where, np.flatnonzero(over)))
-        self.numbers, self.vectors, self.memory = self._now.take(self.where, on)
-        self.curvature = [self.curvature[i] for i in on.tolist()]
+        active = np.flatnonzero(~finished)
+        self.retired.append(self._state.take(self.backend, np.flatnonzero(finished)))
+        self.scalars, self.vectors, self.memory = self._state.take(self.backend, active)
+        self.curvature = [self.curvature[i] for i in active.tolist()]
 
-    def found(self) -> Functions:
-        """All functions, where they are now."""
-        return Functions.joined(self.where, [*self.done, self._now] if len(self.active) else self.done)
+    def result(self) -> SearchState:
+        """The state of all functions."""
+        groups = [*self.retired, self._state] if len(self.active) else self.retired
+        return SearchState.joined(self.backend, groups)
+
+
+def newton_steps(factors: Sequence[Float | None], vectors: Float) -> Float:
+    """H⁻¹ v of every function that has a Cholesky factor of H; the others (None) keep v; vectors (K, D)."""
+    steps = vectors.copy()
+    with single_thread():
+        for step, factor in zip(steps, factors, strict=True):
+            if factor is not None:
+                trsv = get_blas_funcs("trsv", [factor])  # four times as fast as potrs with one vector
+                half = trsv(factor, step.astype(factor.dtype), lower=True)
+                step[:] = trsv(factor, half, lower=True, trans=1, overwrite_x=True)
+    return steps

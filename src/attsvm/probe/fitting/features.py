@@ -1,4 +1,4 @@
-"""Features of tokens in which a probe may attend: RBF kernels by Nyström's method; several side by side."""
+"""Feature maps of tokens: a rational quadratic kernel by Nyström's method, and several maps side by side."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from attsvm.numbers import Array, Float
 from attsvm.numbers.stored.matrix import as_matrix
-from attsvm.probe.data.arithmetic import Arithmetic, arithmetic
-from attsvm.probe.data.standard import Standard
+from attsvm.probe.data.backends import Backend, backend_of
 from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.objective import Standard
 
 LANDMARKS, SPREAD = 600, 0.5
 """Landmarks of a kernel; γ times the number of features, on standardised tokens."""
@@ -25,19 +25,19 @@ class FeatureMap:
         """How many features."""
         raise NotImplementedError
 
-    def on(self, where: Arithmetic, raw: Array) -> Array:
-        """Features (m, width) of a block as it is stored, where the arithmetic is."""
+    def on(self, backend: Backend, raw: Array) -> Array:
+        """Features (m, width) of a block of stored tokens, on the backend."""
         raise NotImplementedError
 
     def transform(self, tokens: Array) -> Float:
         """Features (N, width) of tokens (N, d)."""
         rows = as_matrix(np.asarray(tokens))
-        return np.asarray(self.on(arithmetic(rows), rows.read(slice(0, len(tokens)))))
+        return np.asarray(self.on(backend_of(rows), rows.read(slice(0, len(tokens)))))
 
 
 @dataclass(frozen=True, eq=False)
 class Same(FeatureMap):
-    """The tokens themselves, beside other features; zeros (d,): what is taken off them."""
+    """The tokens themselves, beside other features; zeros (d,): a mean that is not subtracted."""
 
     zeros: Float
 
@@ -45,19 +45,19 @@ class Same(FeatureMap):
     def width(self) -> int:
         return len(self.zeros)
 
-    def on(self, where: Arithmetic, raw: Array) -> Array:
-        return where.centred(raw, where.factor(self.zeros))
+    def on(self, backend: Backend, raw: Array) -> Array:
+        return backend.centred(raw, backend.operand(self.zeros))
 
 
 @dataclass(frozen=True, eq=False)
 class Rbf(FeatureMap):
     """φ(x) = K^(−1/2) (1 / (1 + γ ‖x − l_j‖²))_j for landmarks l_j among the training tokens, standardised.
 
-    The rational quadratic kernel is a mixture of Gaussians of all widths: near tokens count as in a narrow
-    one, far ones as in a wide one. φ(x)·φ(x') is the kernel on the landmarks' span (Williams & Seeger 2001).
-    landmarks (m, d), mean, scale (d,), root (m, m); gamma and power: arrays of one number.
-    Computed in float64, whatever the tokens are stored in: ‖x‖² + ‖l‖² − 2 x·l cancels where tokens are
-    large, and the root multiplies errors by up to a thousand.
+    The rational quadratic kernel is a mixture of Gaussians of all widths: it resolves near tokens like a
+    narrow one, and reaches far tokens like a wide one. φ(x)·φ(x') is the kernel on the landmarks' span
+    (Williams & Seeger 2001). landmarks (m, d), mean, scale (d,), root (m, m); gamma, power: one number each.
+    Computed in float64, whatever the tokens are stored in: ‖x‖² + ‖l‖² − 2 x·l cancels for large tokens, and
+    the root multiplies errors by up to a thousand.
     """
 
     landmarks: Float
@@ -71,40 +71,40 @@ class Rbf(FeatureMap):
     def width(self) -> int:
         return len(self.landmarks)
 
-    def on(self, where: Arithmetic, raw: Array) -> Array:
+    def on(self, backend: Backend, raw: Array) -> Array:
         arrays = (self.mean, self.scale, (self.landmarks**2).sum(1), -2 * self.landmarks.T, self.root)
-        mean, scale, squares, across, root = map(where.put, arrays)
-        same = where.factor(np.zeros(raw.shape[1]))
-        parts = []
-        for piece in where.pieces(len(raw), self.width):
-            x = (where.widened(where.centred(raw[piece], same)) - mean) / scale
-            apart = (x * x).sum(1)[:, None] + squares + x @ across
-            near = kernel(where.xp.clip(apart, 0, None), self.gamma, self.power)
-            parts.append(where.narrowed(near @ root))
-        return where.xp.concatenate(parts)
+        mean, scale, squares, matrix, root = map(backend.put, arrays)
+        zeros = backend.operand(np.zeros(raw.shape[1]))
+        features = []
+        for piece in backend.pieces(len(raw), self.width):
+            x = (backend.widened(backend.centred(raw[piece], zeros)) - mean) / scale
+            distances = (x * x).sum(1)[:, None] + squares + x @ matrix
+            similarities = kernel(backend.xp.clip(distances, 0, None), self.gamma, self.power)
+            features.append(backend.narrowed(similarities @ root))
+        return backend.xp.concatenate(features)
 
 
-def kernel(apart: Array, gamma: Float, power: Float) -> Array:
+def kernel(distances: Array, gamma: Float, power: Float) -> Array:
     """(1 + γ a)^(−power) of squared distances a."""
-    return (1 + float(gamma[0]) * apart) ** -float(power[0])
+    return (1 + float(gamma[0]) * distances) ** -float(power[0])
 
 
-class Together(FeatureMap):
-    """Several maps side by side: the features of a probe that is the mean of several."""
+class SideBySide(FeatureMap):
+    """The features of several maps, joined: those of a probe that is the mean of several probes."""
 
     def __init__(self, maps: Sequence[FeatureMap]) -> None:
         self.maps = list(maps)
 
     @property
     def width(self) -> int:
-        return sum(each.width for each in self.maps)
+        return sum(features.width for features in self.maps)
 
-    def on(self, where: Arithmetic, raw: Array) -> Array:
-        return where.xp.concatenate([each.on(where, raw) for each in self.maps], 1)
+    def on(self, backend: Backend, raw: Array) -> Array:
+        return backend.xp.concatenate([features.on(backend, raw) for features in self.maps], 1)
 
 
 def rbf(store: TokenStore, standard: Standard) -> Rbf:
-    """The kernel map whose landmarks are every so many-th token: the same data give the same map."""
+    """The kernel map whose landmarks are tokens at equal distances: the same data give the same map."""
     ends = np.cumsum(store.lengths)
     count = min(LANDMARKS, int(ends[-1]))
     place = (2 * np.arange(count) + 1) * int(ends[-1]) // (2 * count)
@@ -113,18 +113,18 @@ def rbf(store: TokenStore, standard: Standard) -> Rbf:
     tokens = np.concatenate([store.rows.numpy(store.rows.read(slice(r, r + 1))) for r in row.tolist()])
     landmarks = (tokens.astype(np.float64) - standard.mean) / standard.scale
     gamma, power, square = np.array([SPREAD / landmarks.shape[1]]), np.ones(1), (landmarks**2).sum(1)
-    apart = np.maximum(square[:, None] + square - 2 * landmarks @ landmarks.T, 0.0)
-    values, vectors = np.linalg.eigh(kernel(apart, gamma, power))
+    distances = np.maximum(square[:, None] + square - 2 * landmarks @ landmarks.T, 0.0)
+    values, vectors = np.linalg.eigh(kernel(distances, gamma, power))
     root = (vectors / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
     return Rbf(landmarks, standard.mean, standard.scale, root, gamma, power)
 
 
 def mapped(store: TokenStore, features: FeatureMap | None) -> TokenStore:
-    """The store of the features of all tokens, in memory and in float32; None: the tokens themselves."""
+    """The features of all tokens in memory, in the precision of products; None: the tokens as stored."""
     if features is None:
         return store
-    where = arithmetic(store.rows)
-    with where.scope():
-        parts = [features.on(where, store.read(span)) for span in store.spans(where.part)]
-        rows = as_matrix(where.xp.concatenate(parts))
+    backend = backend_of(store.rows)
+    with backend.scope():
+        blocks = [features.on(backend, store.read(span)) for span in store.spans(backend.block)]
+        rows = as_matrix(backend.xp.concatenate(blocks))
     return TokenStore(rows, np.cumsum(store.lengths) - store.lengths, store.lengths, store.given_mask)

@@ -1,19 +1,66 @@
-"""Which sequences are held out together, to choose by what was learned from the others."""
+"""The weight of every training sequence, and the folds in which it is held out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+from sklearn.utils import compute_sample_weight
+from sklearn.utils.validation import check_array
 
 from attsvm.numbers import Bool, Float, Index, Values
 
+ClassWeight: TypeAlias = Mapping[Hashable, float] | str | None
+
+
+def importance_of(sample_weight: ArrayLike | None, class_weight: ClassWeight, labels: Values) -> Float:
+    """One weight per sequence (n,), the largest between 1/2 and 1; by default all are equal.
+
+    Only ratios of weights matter. Dividing by a power of two keeps them exact, and sums do not overflow.
+    """
+    weight, n = np.ones(len(labels)), len(labels)
+    if sample_weight is not None:
+        weight = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+        if weight.shape != (n,):
+            raise ValueError(f"sample_weight has shape {weight.shape}. Pass one number per sequence: ({n},).")
+        if (weight < 0).any():
+            i = int(np.argmax(weight < 0))
+            raise ValueError(f"sample_weight[{i}] is {weight[i]:g}. Pass numbers ≥ 0.")
+    if class_weight is not None:
+        of_class = _of_classes(class_weight, weight, labels)
+        wrong = ~((of_class >= 0) & (of_class < np.inf))
+        if wrong.any():
+            name, value = labels[wrong].tolist()[0], of_class[wrong][0]
+            raise ValueError(f"class_weight is {value:g} for class {name!r}. Pass finite numbers ≥ 0.")
+        weight = _halved(weight) * _halved(of_class)
+    if not weight.any():
+        raise ValueError("Sample weights must contain at least one non-zero number: all are zero.")
+    return _halved(weight)
+
+
+def _of_classes(class_weight: ClassWeight, weight: Float, labels: Values) -> Float:
+    """The class weight of each sequence (n,); balanced: the weights of every class have the same sum.
+
+    scikit-learn's "balanced" counts sequences, also those of weight 0; here a weight of two is two copies.
+    """
+    if not (isinstance(class_weight, str) and class_weight == "balanced"):
+        return np.asarray(compute_sample_weight(class_weight, labels))
+    _, member = np.unique(labels, return_inverse=True)
+    total = np.bincount(member, _halved(weight))[member]
+    return np.divide(1.0, total, out=np.zeros(len(labels)), where=total > 0)
+
+
+def _halved(weight: Float) -> Float:
+    """Weights (n,) divided by the power of two that brings the largest below 1; none underflows to zero."""
+    scaled = np.ldexp(weight, -np.frexp(weight.max())[1])
+    return np.where(weight > 0, np.maximum(scaled, np.finfo(float).tiny), 0.0)
+
 
 class Splitter(Protocol):
-    """One of scikit-learn's."""
+    """A splitter of scikit-learn."""
 
     def split(self, X: Float, y: Values, groups: ArrayLike | None) -> Iterable[tuple[Index, Index]]: ...
 
@@ -23,37 +70,39 @@ Folding: TypeAlias = int | Splitter | Iterable[tuple[Index, Index]]
 
 
 def folds(cv: Folding, labels: Values, groups: ArrayLike | None, importance: Float) -> NDArray[np.int8]:
-    """Parts (folds, n): 1 for training, −1 for testing, 0 for neither; no fold where there are too few.
+    """Splits (folds, n): 1 for training, −1 for testing, 0 for neither; no fold if sequences are too few.
 
-    cv: a number (stratified by class and, where given, by group), a splitter, or pairs (train, test).
+    cv: a number (stratified by class and, if given, by group), a splitter, or pairs (train, test).
     """
     n = len(labels)
     groups = None if groups is None else as_groups(groups, n)
     if isinstance(cv, int | np.integer):
-        splits = _stratified(int(cv), labels, groups, importance > 0)
+        pairs = _stratified(int(cv), labels, groups, importance > 0)
     elif hasattr(cv, "split"):
-        splits = list(cv.split(np.zeros(n), labels, groups))
+        pairs = list(cv.split(np.zeros(n), labels, groups))
     else:
-        splits = list(cv)
-    parts = np.zeros((len(splits), n), np.int8)
-    for part, (train, test) in zip(parts, splits, strict=True):
-        part[train] = 1
-        part[test] = -1
-    usable = [_learnable(part, labels, importance) for part in parts]
-    return parts[np.array(usable, bool)] if len(parts) else parts
+        pairs = list(cv)
+    splits = np.zeros((len(pairs), n), np.int8)
+    for split, (train, test) in zip(splits, pairs, strict=True):
+        split[train] = 1
+        split[test] = -1
+    usable = [_is_usable(split, labels, importance) for split in splits]
+    return splits[np.array(usable, bool)] if len(splits) else splits
 
 
 def as_groups(groups: ArrayLike, n: int) -> Values:
     """One group per sequence (n,)."""
-    found = np.asarray(groups)
-    if found.shape != (n,):
-        raise ValueError(f"groups has shape {found.shape}. Pass one per sequence: ({n},).")
-    return found
+    array = np.asarray(groups)
+    if array.shape != (n,):
+        raise ValueError(f"groups has shape {array.shape}. Pass one per sequence: ({n},).")
+    return array
 
 
-def _stratified(count: int, labels: Values, groups: Values | None, kept: Bool) -> list[tuple[Index, Index]]:
+def _stratified(
+    count: int, labels: Values, groups: Values | None, weighted: Bool
+) -> list[tuple[Index, Index]]:
     """Folds with the same share of every class; their shuffle has a fixed seed."""
-    places = np.flatnonzero(kept)
+    places = np.flatnonzero(weighted)
     _, sizes = np.unique(labels[places], return_counts=True)
     most = min(count, int(sizes.min()) if len(sizes) else 0)
     if groups is not None:
@@ -63,12 +112,12 @@ def _stratified(count: int, labels: Values, groups: Values | None, kept: Bool) -
         return []
     kind = StratifiedKFold if groups is None else StratifiedGroupKFold
     splitter = kind(most, shuffle=True, random_state=0)
-    splits = splitter.split(np.zeros(len(places)), labels[places], groups)
-    return [(places[train], places[test]) for train, test in splits]
+    pairs = splitter.split(np.zeros(len(places)), labels[places], groups)
+    return [(places[train], places[test]) for train, test in pairs]
 
 
-def _learnable(part: NDArray[np.int8], labels: Values, importance: Float) -> bool:
-    """Whether a fold has every class to learn from, and something to be tested on."""
-    kept = importance > 0
-    learned = np.unique(labels[(part == 1) & kept])
-    return len(learned) == len(np.unique(labels[kept])) and bool(((part == -1) & kept).any())
+def _is_usable(split: NDArray[np.int8], labels: Values, importance: Float) -> bool:
+    """Whether a fold trains on every class, and tests something."""
+    weighted = importance > 0
+    classes = np.unique(labels[(split == 1) & weighted])
+    return len(classes) == len(np.unique(labels[weighted])) and bool(((split == -1) & weighted).any())

@@ -1,4 +1,4 @@
-"""Probes on features of several kinds: each is fitted in its way, and the best are averaged."""
+"""Probes on features of several kinds: each kind is fitted, and the best kinds are averaged."""
 
 from __future__ import annotations
 
@@ -13,138 +13,137 @@ from scipy.linalg import block_diag
 from sklearn.utils import check_random_state
 
 from attsvm.numbers import Float
-from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights, log_loss, read_out
-from attsvm.probe.fitting.concepts import Fitted, Plan, choose_ridges, fit_concepts, for_given_tokens
-from attsvm.probe.fitting.features import FeatureMap, Same, Together, mapped, rbf
-from attsvm.probe.fitting.objective import Objective
+from attsvm.probe.fitting.concepts import FitOptions, ProbeFit, choose_ridges, fit_concepts
+from attsvm.probe.fitting.features import FeatureMap, Same, SideBySide, mapped, rbf
+from attsvm.probe.fitting.objective import Objective, Standard
 from attsvm.probe.fitting.relu import train
-from attsvm.probe.fitting.ridge_path import Choice
+from attsvm.probe.fitting.ridge_path import RidgeChoice
 
-GAIN = 0.005
-"""By what share another kind must lower the held-out loss of the mean to be part of it."""
+LEAST_GAIN = 0.005
+"""Share by which another kind must lower the held-out loss of the mean to join it."""
 
-Parts = NDArray[np.int8]
+Splits = NDArray[np.int8]
 """(folds, n): 1 where a fold trains, −1 where it is tested, 0 for neither."""
 
 
-class Features(NamedTuple):
+class FeatureProbe(NamedTuple):
     """A fitted probe on features of these kinds, their standardisation and map (None: the tokens)."""
 
     kinds: list[str]
-    fitted: Fitted
+    fitted: ProbeFit
     standard: Standard
     map: FeatureMap | None
 
 
-class Way(NamedTuple):
-    """held_out: what a kind of features loses on sequences held out, which costs the search, not the fit.
+class KindResult(NamedTuple):
+    """held_out: the held-out loss of a kind of features, known after the search and before the fit.
 
-    scores(): (k, n), of every sequence when it was held out, NaN where it never was; fit(): the probe.
+    scores(): held-out scores (k, n), NaN where a sequence was never held out; fit(): the probe.
     """
 
     held_out: float
     scores: Callable[[], Float]
-    fit: Callable[[], Features]
+    fit: Callable[[], FeatureProbe]
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
-    """How to fit on features of every kind.
+class KindSearch:
+    """Fits on features of every kind.
 
-    objective_on(tokens, parts): parts (folds, n) are those of the path, many those of trained maps.
-    average: at least so many trained maps.
+    objective_on(tokens, splits); splits (folds, n): of the ridge path; member_splits: of the trained maps.
+    members: at least so many trained maps.
     """
 
-    objective_on: Callable[[TokenStore, Parts], Objective]
+    objective_on: Callable[[TokenStore, Splits], Objective]
     store: TokenStore
-    parts: Parts
-    many: Parts
-    average: int
-    plan: Plan
+    splits: Splits
+    member_splits: Splits
+    members: int
+    options: FitOptions
 
-    def fit(self, kinds: Sequence[str]) -> Features:
-        """The mean of the probes on features of these kinds; where the plan judges, of the best of them."""
-        ways = {kind: KINDS[kind](self) for kind in kinds}
-        chosen = best_mean(self.plain, ways) if self.plan.judge else kinds
-        return _averaged([ways[kind].fit() for kind in chosen])
+    def fit(self, kinds: Sequence[str]) -> FeatureProbe:
+        """The mean of the probes on features of these kinds, or of the best of them if they are compared."""
+        results = {kind: KINDS[kind](self) for kind in kinds}
+        best = best_mean(self.on_tokens, results) if self.options.compare_kinds else kinds
+        return _averaged([results[kind].fit() for kind in best])
 
     @cached_property
-    def plain(self) -> Objective:
-        return self.objective_on(self.store, self.parts)
+    def on_tokens(self) -> Objective:
+        return self.objective_on(self.store, self.splits)
 
-    def linear(self) -> Way:
-        return self._with_ridges("linear", self.plain, None)
+    def linear(self) -> KindResult:
+        return self._with_ridges("linear", self.on_tokens, None)
 
-    def rbf(self) -> Way:
-        features = rbf(self.store, self.plain.standard)
-        objective = self.objective_on(mapped(self.store, features), self.parts)
+    def rbf(self) -> KindResult:
+        features = rbf(self.store, self.on_tokens.standard)
+        objective = self.objective_on(mapped(self.store, features), self.splits)
         return self._with_ridges("rbf", objective, features)
 
-    def _with_ridges(self, kind: str, objective: Objective, features: FeatureMap | None) -> Way:
-        """Given features: the path chooses ridges."""
-        choices = choose_ridges(objective, self.plan)
+    def _with_ridges(self, kind: str, objective: Objective, features: FeatureMap | None) -> KindResult:
+        """The probe on fixed features, whose ridges the path chooses."""
+        choices = choose_ridges(objective, self.options)
 
         def scores() -> Float:
             points = choices[0].points
-            weights = [for_given_tokens(objective, point) for point in ([] if points is None else points)]
-            return _held_out(self.parts, read_out(objective.store, weights, objective.standard.mean)[1])
+            weights = [objective.weights_for_tokens(point) for point in ([] if points is None else points)]
+            return _held_out(self.splits, read_out(objective.store, weights, objective.standard.mean)[1])
 
-        def fit() -> Features:
-            fitted = fit_concepts(objective, self.plan, choices)[0]
-            return Features([kind], fitted, objective.standard, features)
+        def fit() -> FeatureProbe:
+            fitted = fit_concepts(objective, self.options, choices)[0]
+            return FeatureProbe([kind], fitted, objective.standard, features)
 
-        return Way(choices[0].held_out, scores, fit)
+        return KindResult(choices[0].held_out, scores, fit)
 
-    def relu(self) -> Way:
-        each = 2 if self.plan.judge else 1  # two per fold tell what averaging will gain
-        members = max(self.average, each * len(self.many), 1)
-        seed = check_random_state(0 if self.plan.seed is None else self.plan.seed).randint(2**31)
-        done = train(self.objective_on(self.store, self.many), members, int(seed))
-        loss, none = float(done.held_out.mean()), np.array([np.nan])
-        path = {"head_ridge": none, "prompt_ridge": none, "held_out": np.array([loss])}
-        choice = Choice(np.nan, np.nan, path | {"folds": done.held_out[None]})
-        fitted = Fitted(done.weights, choice, loss, done.steps, 0.0)
-        standard = Standard(np.zeros(done.features.width), np.ones(done.features.width))
-        found = Features(["relu"], fitted, standard, done.features)
-        held_out = loss if len(self.many) else np.inf
-        return Way(held_out, lambda: _held_out(self.many, done.aside), lambda: found)
-
-
-KINDS = {"linear": Ways.linear, "relu": Ways.relu, "rbf": Ways.rbf}
-"""The kinds of features, and the way to fit on each."""
+    def relu(self) -> KindResult:
+        per_fold = 2 if self.options.compare_kinds else 1  # two per fold show how much averaging gains
+        members = max(self.members, per_fold * len(self.member_splits), 1)
+        seed = check_random_state(0 if self.options.seed is None else self.options.seed).randint(2**31)
+        trained = train(self.objective_on(self.store, self.member_splits), members, int(seed))
+        loss, no_ridge = float(trained.held_out.mean()), np.array([np.nan])
+        path = {"head_ridge": no_ridge, "prompt_ridge": no_ridge, "held_out": np.array([loss])}
+        choice = RidgeChoice(np.nan, np.nan, path | {"folds": trained.held_out[None]})
+        fitted = ProbeFit(trained.weights, choice, loss, trained.steps, 0.0)
+        standard = Standard(np.zeros(trained.features.width), np.ones(trained.features.width))
+        probe = FeatureProbe(["relu"], fitted, standard, trained.features)
+        held_out = loss if len(self.member_splits) else np.inf
+        return KindResult(held_out, lambda: _held_out(self.member_splits, trained.scores), lambda: probe)
 
 
-def best_mean(objective: Objective, ways: dict[str, Way]) -> list[str]:
+KINDS = {"linear": KindSearch.linear, "relu": KindSearch.relu, "rbf": KindSearch.rbf}
+"""The kinds of features, and the method that fits each."""
+
+
+def best_mean(objective: Objective, results: dict[str, KindResult]) -> list[str]:
     """The kind that held out best, and those that lower the loss of the mean of scores, one by one."""
-    first, *others = sorted(ways, key=lambda kind: ways[kind].held_out)
-    if not np.isfinite(ways[others[-1]].held_out):
-        return [first]
-    own = {kind: way.scores() for kind, way in ways.items()}
+    best, *rivals = sorted(results, key=lambda kind: results[kind].held_out)
+    if not np.isfinite(results[rivals[-1]].held_out):
+        return [best]
+    scores = {kind: result.scores() for kind, result in results.items()}
 
     def loss(kinds: Sequence[str]) -> float:
-        scores = np.mean([own[kind] for kind in kinds], axis=0)
-        seen = np.isfinite(scores).all(0)
-        losses, _ = log_loss(np, scores[None, :, seen], objective.targets[:, :, seen])
-        return float(losses[0] @ objective.training[0, seen])
+        mean = np.mean([scores[kind] for kind in kinds], axis=0)
+        held_out = np.isfinite(mean).all(0)
+        losses, _ = log_loss(np, mean[None, :, held_out], objective.targets[:, :, held_out])
+        return float(losses[0] @ objective.training[0, held_out])
 
-    found = [first]
-    for kind in others:
-        if loss([*found, kind]) < (1 - GAIN) * loss(found):
-            found.append(kind)
-    return found
+    kinds = [best]
+    for kind in rivals:
+        if loss([*kinds, kind]) < (1 - LEAST_GAIN) * loss(kinds):
+            kinds.append(kind)
+    return kinds
 
 
-def _held_out(parts: Parts, scores: Float) -> Float:
-    """Of scores (folds, k, n) the mean over the folds that held a sequence out (k, n); NaN where none did."""
-    held = (parts == -1)[:, None]
+def _held_out(splits: Splits, scores: Float) -> Float:
+    """Mean of scores (folds, k, n) over the folds that held a sequence out (k, n); NaN where none did."""
+    held_out = (splits == -1)[:, None]
     with np.errstate(invalid="ignore"):
-        return np.asarray((scores * held).sum(0) / held.sum(0))
+        return np.asarray((scores * held_out).sum(0) / held_out.sum(0))
 
 
-def _averaged(members: Sequence[Features]) -> Features:
-    """The mean of the scores of probes, each on features of its own, side by side: one with more heads."""
+def _averaged(members: Sequence[FeatureProbe]) -> FeatureProbe:
+    """The mean of the scores of several probes as one probe with the heads and features of all."""
     if len(members) == 1:
         return members[0]
     fits, count = [member.fitted for member in members], len(members)
@@ -153,7 +152,7 @@ def _averaged(members: Sequence[Features]) -> Features:
     heads = [block_diag(*(fit.weights.head[:, :, j] for fit in fits)) / count for j in range(k)]
     weights = Weights(prompts, np.stack(heads, 2), np.mean([fit.weights.intercept for fit in fits], axis=0))
     slope, steps = max(fit.slope for fit in fits), max(fit.steps for fit in fits)
-    fitted = Fitted(weights, fits[0].choice, float(np.mean([fit.value for fit in fits])), steps, slope)
+    fitted = ProbeFit(weights, fits[0].choice, float(np.mean([fit.value for fit in fits])), steps, slope)
     standard = Standard(*map(np.concatenate, zip(*(member.standard for member in members), strict=True)))
     maps = [Same(np.zeros(len(m.standard.mean))) if m.map is None else m.map for m in members]
-    return Features([kind for m in members for kind in m.kinds], fitted, standard, Together(maps))
+    return FeatureProbe([kind for m in members for kind in m.kinds], fitted, standard, SideBySide(maps))

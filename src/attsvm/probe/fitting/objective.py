@@ -1,4 +1,4 @@
-"""The ridge objective of prompts and head together, for many probes: what it is made of."""
+"""The ridge objective of prompts and head together, for many probes, on standardised tokens."""
 
 from __future__ import annotations
 
@@ -9,17 +9,69 @@ from typing import NamedTuple
 import numpy as np
 
 from attsvm.numbers import Array, Float, Index, Values
-from attsvm.probe.data.arithmetic import Arithmetic
-from attsvm.probe.data.standard import Standard, standardise
-from attsvm.probe.data.store import TokenStore
+from attsvm.probe.data.backends import Backend, backend_of
+from attsvm.probe.data.store import TokenStore, raise_not_finite
 from attsvm.probe.fitting.attention import Weights
+
+
+class Standard(NamedTuple):
+    """mean (d,) and scale (d,): standardised tokens are (x − mean) / scale."""
+
+    mean: Float
+    scale: Float
+
+
+def standardise(store: TokenStore, importance: Float) -> Standard:
+    """Mean and standard deviation of every feature, each token weighted as its sequence (n,).
+
+    Raises ValueError where a number is NaN or infinite.
+    """
+    backend = backend_of(store.rows)
+    first = np.asarray(store.numpy(slice(0, 1)), np.float64)[0]
+    if not np.isfinite(first).all():
+        raise_not_finite(store, slice(0, 1))
+    with backend.scope(), np.errstate(invalid="ignore", over="ignore"):
+        spans = store.spans(backend.block // 8)
+        origin = backend.operand(first)  # relative to the first token, a constant feature is exactly 0
+        size = _sizes(backend, backend.centred(store.read(spans[0]), origin))
+        weight, mean, squares = 0.0, np.zeros(store.width), np.zeros(store.width)
+        for span in spans:
+            w, m, s = _moments(backend, store, span, importance[span], origin, size)
+            step = m - mean  # Chan et al. 1983: no difference of large squares
+            squares = squares + s + step**2 * (weight * w / (weight + w))
+            mean, weight = mean + step * (w / (weight + w)), weight + w
+    spread = np.sqrt(squares / weight) * size
+    scale = np.where(spread > 1e-12 * np.abs(first), spread, np.maximum(np.abs(first), size))
+    return Standard(first + mean * size, scale)
+
+
+def _sizes(backend: Backend, x: Array) -> Float:
+    """Largest absolute value of every feature in a block (d,). Squares of unscaled numbers may overflow."""
+    size = backend.numpy(backend.widened(backend.xp.amax(abs(x), 0)))
+    return np.where((size > 0) & np.isfinite(size), size, 1.0)
+
+
+def _moments(
+    backend: Backend, store: TokenStore, span: slice, importance: Float, origin: Array, size: Float
+) -> tuple[float, Float, Float]:
+    """Weight, mean and weighted squares about the mean of (x − origin) / size over a block."""
+    weights = np.repeat(importance, store.lengths[span])
+    total = float(weights.sum())
+    x = backend.centred(store.read(span), origin) * backend.operand(1 / size)
+    w = backend.operand(weights / total)
+    mean = w @ x
+    squares = w @ (x - mean) ** 2
+    moments = [backend.numpy(backend.widened(moment)) for moment in (mean, squares)]
+    if not np.isfinite(moments).all():
+        raise_not_finite(store, span)
+    return total, moments[0], total * moments[1]
 
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """Which probes are fitted together: one row each of these arrays (K,).
+    """The K probes that are fitted together: each array (K,) has one entry per probe.
 
-    concept: its targets; fold: its training weights; prompt_ridge, head_ridge.
+    concept: index of the targets; fold: index of the training weights; prompt_ridge, head_ridge.
     """
 
     concept: Index
@@ -30,43 +82,47 @@ class Probes:
     def __len__(self) -> int:
         return len(self.concept)
 
-    def take(self, which: Index | slice) -> Probes:
-        return Probes(*(each[which] for each in vars(self).values()))
+    def take(self, index: Index | slice) -> Probes:
+        return Probes(*(array[index] for array in vars(self).values()))
 
     @classmethod
-    def joined(cls, parts: Sequence[Probes]) -> Probes:
-        """One after the other."""
-        return cls(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
+    def joined(cls, groups: Sequence[Probes]) -> Probes:
+        """The probes of several groups, one group after the other."""
+        return cls(*map(np.concatenate, zip(*(vars(group).values() for group in groups), strict=True)))
 
 
-class Columns(NamedTuple):
-    """What K probes multiply the tokens by: their centre (d,) first, across (d, K·c); intercept (K, k)."""
+class Projection(NamedTuple):
+    """What K probes compute of the tokens: (x − centre) matrix; centre (d,), matrix (d, K·c), c = h (1 + k).
+
+    intercept (K, k) is added to the scores.
+    """
 
     centre: Array
-    across: Array
+    matrix: Array
     intercept: Array
 
 
-class Sums(NamedTuple):
-    """Over a block: gradients by the columns (K·c, d), losses (K,), gradients by intercepts (K, k)."""
+class BlockSums(NamedTuple):
+    """Sums over a block: gradients by the matrix (K·c, d) and intercept (K, k), losses and held_out (K,)."""
 
-    through: Array
+    matrix_gradient: Array
     loss: Array
     held_out: Array
-    on_intercept: Array
+    intercept_gradient: Array
 
 
 class Evaluation(NamedTuple):
-    """value (K,), gradient (K, D) where the arithmetic is, held_out (K,): log loss on held-out sequences.
+    """value (K,), gradient (K, D) on the backend, held_out (K,): log loss on held-out sequences.
 
-    curvature: factors of the Gauss–Newton matrices at the same points, of some; known: of how many at most.
+    curvature(index): factors of Gauss–Newton matrices at the same points; at most curvature_limit of them
+    fit in memory.
     """
 
     value: Float
     gradient: Array
     held_out: Float
     curvature: Callable[[Index], list[Array]] | None = None
-    known: int = 0
+    curvature_limit: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +132,9 @@ class Objective:
         Σ_i ω_i ℓ(y_i, score_i) + prompt_ridge ‖p‖²/2 + head_ridge ‖v‖²/2   on standardised tokens
 
     targets (concepts, k, n): one-hot classes, or numbers in [0, 1] where k = 1.
-    training, held_out (folds, n): weights ω that sum to one, each row, or to zero.
-    share (folds,): of the importance of all held-out sequences, how much each fold tests.
-    h: number of prompts; tied: each is its own head (k = 1). The tokens are read once an evaluation, in
-    blocks of whole sequences.
+    training, held_out (folds, n): weights ω; each row sums to one or to zero. Row 0 trains on everything.
+    fold_share (folds,): share of the importance of all held-out sequences that each fold tests.
+    h: number of prompts; tied: each prompt is its own head (k = 1).
     """
 
     store: TokenStore
@@ -87,46 +142,46 @@ class Objective:
     targets: Float
     training: Float
     held_out: Float
-    share: Float
+    fold_share: Float
     h: int
     tied: bool = False
 
     @classmethod
     def of(
-        cls,
-        store: TokenStore,
-        targets: Float,
-        importance: Float,
-        parts: Values,
-        h: int,
-        tied: bool = False,
+        cls, store: TokenStore, targets: Float, importance: Float, splits: Values, h: int, tied: bool = False
     ) -> Objective:
-        """Fold 0 trains on everything, fold f where parts[f − 1] is 1; it is tested where that is −1.
+        """Fold 0 trains on everything, fold f where splits[f − 1] is 1; it is tested where that is −1.
 
-        parts (folds, n). The tokens are standardised here, over all sequences.
+        splits (folds, n). The tokens are standardised here, over all sequences.
         """
-        everywhere = np.vstack([np.ones((1, len(store)), parts.dtype), parts])
-        training, held_out = ((everywhere == part) * importance for part in (1, -1))
-        share = held_out.sum(1)
+        with_all = np.vstack([np.ones((1, len(store)), splits.dtype), splits])
+        training, held_out = ((with_all == role) * importance for role in (1, -1))
+        fold_share = held_out.sum(1)
         training /= training.sum(1, keepdims=True)
-        held_out /= np.where(share > 0, share, 1.0)[:, None]
+        held_out /= np.where(fold_share > 0, fold_share, 1.0)[:, None]
         standard, targets = standardise(store, importance), np.ascontiguousarray(targets, np.float64)
-        share /= max(share.sum(), 1e-300)
-        return cls(store, standard, targets, training, held_out, share, h, tied)
+        fold_share /= max(fold_share.sum(), 1e-300)
+        return cls(store, standard, targets, training, held_out, fold_share, h, tied)
 
-    def like(self, point: Float) -> Weights:
+    def weights_at(self, point: Float) -> Weights:
         """A point (D,) as weights on standardised tokens."""
         d, h, k = self.store.width, self.h, self.k
-        columns = point[: d * h * (1 + k)].reshape(h * (1 + k), d).T
-        return Weights(columns[:, :h], columns[:, h:].reshape(d, h, k), point[d * h * (1 + k) :])
+        matrix = point[: d * h * (1 + k)].reshape(h * (1 + k), d).T
+        return Weights(matrix[:, :h], matrix[:, h:].reshape(d, h, k), point[d * h * (1 + k) :])
 
-    def within(self, where: Arithmetic, points: Array) -> Array:
-        """The nearest points (…, D) that are allowed; of gradients there, the part that stays among them."""
+    def weights_for_tokens(self, point: Float) -> Weights:
+        """A point (D,) as weights for tokens as they come: the standardisation is folded into the weights."""
+        prompts, head, intercept = self.weights_at(point)
+        mean, scale = self.standard
+        return Weights(prompts / scale[:, None], head / scale[:, None, None], intercept).about(-mean)
+
+    def tie(self, backend: Backend, points: Array) -> Array:
+        """Points or gradients (…, D) projected on those whose prompts are their heads; all if untied."""
         if not self.tied:
             return points
         m = self.counts[0]
-        both = (points[..., :m] + points[..., m : 2 * m]) / 2
-        return where.xp.concatenate([both, both, points[..., 2 * m :]], -1)
+        mean = (points[..., :m] + points[..., m : 2 * m]) / 2
+        return backend.xp.concatenate([mean, mean, points[..., 2 * m :]], -1)
 
     @property
     def k(self) -> int:
@@ -134,7 +189,7 @@ class Objective:
 
     @property
     def counts(self) -> list[int]:
-        """How many numbers of a probe are its prompts', its heads' and its intercepts'."""
+        """How many numbers of a probe belong to its prompts, its heads and its intercepts."""
         d, h, k = self.store.width, self.h, self.k
         return [d * h, d * h * k, k]
 

@@ -1,4 +1,7 @@
-"""The ridges chosen by the data: a path from strong to weak, all folds and candidates in shared passes."""
+"""The ridges chosen by the data: a path from strong to weak, all folds and candidates in shared passes.
+
+The path starts from mean pooling. A second one starts from attention to the tokens of largest norm.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,9 @@ import numpy as np
 
 from attsvm._support.progress import ProgressLine
 from attsvm.numbers import Array, Float, Index
-from attsvm.probe.data.arithmetic import Arithmetic
-from attsvm.probe.fitting.descent import Search, Stop
+from attsvm.probe.data.backends import Backend
+from attsvm.probe.fitting.descent import LineSearches, Memory, SearchState, Stop
 from attsvm.probe.fitting.evaluation import evaluate
-from attsvm.probe.fitting.functions import Functions, Memory
-from attsvm.probe.fitting.loudest import WEAK, loud_start
 from attsvm.probe.fitting.objective import Evaluation, Objective, Probes
 
 AUTO = "auto"
@@ -24,36 +25,42 @@ HEAD = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 3e-4)
 """Head ridges, from strong to weak."""
 
 RATIO, STRONGER = (10.0, 1.0), 6
-"""How many times as large the prompt's ridge is; only with so many of the head's: weaker ones learn noise."""
+"""Prompt ridge / head ridge of the lanes that attend. Only the first, stronger head ridges are tried: the
+weaker ones fit noise."""
 
 POOLED = tuple((h, 1000 * h if h >= 0.003 else 30.0) for h in HEAD)
-"""Mean pooling is always a candidate: the prompt's ridge lets it learn nothing, at every ridge of the head.
+"""Head and prompt ridges of mean pooling, which is always a candidate: the prompt cannot learn.
 
-The mean of T tokens varies √T times less than one of them, so that its head needs weaker ridges. (Sequences
-of one token have no attention.)
+The mean of T tokens varies √T times less than one token, so its head needs weaker ridges. (Sequences of one
+token have no attention.)
 """
 
 PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
-"""Prompt ridges where the head's is given."""
+"""Prompt ridges if the head ridge is fixed."""
 
 PATIENCE, WORSE = 2, 1.05
-"""A lane ends after so many stages without a lower held-out loss, or with one so many times its lowest."""
+"""A lane ends after so many stages without a lower held-out loss, or with a loss so many times the lowest."""
 
-LOOSE, ENOUGH, MOST = 1e-3, 2e-3, 10
-"""Where a candidate ends: largest partial derivative, share by which a step lowers its objective, steps."""
+LOOSE, LEAST_DECREASE, MAX_STEPS = 1e-3, 2e-3, 10
+"""A candidate is fitted until no partial derivative is larger than LOOSE, or a step lowers its objective by
+at most this share, or for so many steps."""
 
-HOPE = 4
-"""Passes after which a candidate so many times worse than its lane's best, and getting worse, is given up."""
+EARLIEST_DROP = 4
+"""After so many passes a candidate that is WORSE than its lane's best, and getting worse, is given up."""
 
-UNCHOSEN = (0.1, 1.0)
-"""Head and prompt ridge where there are too few sequences to choose."""
+DEFAULT = (0.1, 1.0)
+"""Head and prompt ridge if there are too few sequences to choose."""
+
+WEAK = 0.1
+"""Probes whose ridges are at most this also start from the tokens of largest norm: descent from mean pooling
+misses one informative token among very many. With stronger ridges both starts end at mean pooling."""
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class RidgeChoice:
     """The ridges; path: all candidates and their held-out losses, or None; start (D,) or None.
 
-    points (folds, D): what was fitted to each fold with these ridges; None where nothing was held out.
+    points (folds, D): the fit of each fold with these ridges; None if nothing was held out.
     """
 
     head_ridge: float
@@ -64,71 +71,72 @@ class Choice:
 
     @property
     def held_out(self) -> float:
-        """The lowest held-out loss; infinite where nothing was held out."""
+        """The lowest held-out loss; infinite if nothing was held out."""
         return np.inf if self.path is None else float(self.path["held_out"].min())
 
 
 def choose(
-    where: Arithmetic,
+    backend: Backend,
     objective: Objective,
-    given: Sequence[float | None],
+    fixed: Sequence[float | None],
     start: Float,
     steps: int,
-    judge: bool = False,
-) -> list[Choice]:
+    hold_out: bool = False,
+) -> list[RidgeChoice]:
     """The ridges of every concept with the lowest held-out log loss.
 
-    given: head and prompt ridge, None where it is to be chosen. Every lane goes from strong ridges, where
-    attention is even, to weak ones, each stage from the weights of the one before. start (D,).
-    judge: hold out even where both ridges are given, to compare features.
+    fixed: head and prompt ridge, None where the data choose. Every lane goes from strong ridges, where
+    attention is even, to weak ones, each stage from the weights of the stage before it. start (D,).
+    hold_out: hold out even if both ridges are fixed, to compare features.
     """
     concepts, folds = len(objective.targets), len(objective.training) - 1
-    several = objective.store.lengths.max() > 1
-    lanes = _lanes(given, several and not objective.tied)  # a tied prompt cannot stay even
-    if not folds or (len(lanes[0]) == 1 and not judge):
-        head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
-        return [Choice(head, prompt)] * concepts
-    weak = lanes[-1][(lanes[-1] <= WEAK).all(1) & several]
+    attends = objective.store.lengths.max() > 1
+    lanes = _ridge_lanes(fixed, attends and not objective.tied)  # a tied prompt cannot stay even
+    if not folds or (len(lanes[0]) == 1 and not hold_out):
+        head, prompt = (ridge or default for ridge, default in zip(fixed, DEFAULT, strict=True))
+        return [RidgeChoice(head, prompt)] * concepts
+    weak = lanes[-1][(lanes[-1] <= WEAK).all(1) & attends]
     with ProgressLine(total=sum(map(len, [*lanes, weak]))) as line:
-        search = partial(_search, where, objective, steps, line)
-        done, rare = search(lanes, start, np.full(concepts, np.inf)), list[_Lane]()
+        search = partial(_search, backend, objective, steps, line)
+        from_pooling, from_norm = search(lanes, start, np.full(concepts, np.inf)), list[_Lane]()
         if len(weak):
-            known = np.min([lane.best for lane in done], axis=0)
-            rare = search([weak], loud_start(where, objective, start), known, sum(map(len, lanes)))
-    return [_best(done, rare, concept) for concept in range(concepts)]
+            best, stages = np.min([lane.best for lane in from_pooling], axis=0), sum(map(len, lanes))
+            from_norm = search([weak], largest_norm_start(backend, objective, start), best, stages)
+    return [_best(from_pooling, from_norm, concept) for concept in range(concepts)]
 
 
 def _search(
-    where: Arithmetic,
+    backend: Backend,
     objective: Objective,
     steps: int,
     line: ProgressLine,
-    lanes: Sequence[Float],
+    ridges: Sequence[Float],
     start: Float,
     best: Float,
-    before: int = 0,
+    finished_stages: int = 0,
 ) -> list[_Lane]:
     """All lanes at once: a pass over the tokens serves each of them, whatever its stage.
 
-    best (concepts,): a held-out loss that is known; before: stages that are over.
+    best (concepts,): the lowest held-out loss so far.
     """
     concepts, folds = len(objective.targets), len(objective.training) - 1
-    points = objective.within(where, where.put(np.tile(start, (concepts * folds, 1))))
-    now = evaluate(objective, where, points, _probes(np.arange(concepts), folds, np.zeros(2)))
-    done = [_Lane(where, objective, ridges, steps, points, now, best) for ridges in lanes]
-    while busy := [lane for lane in done if not lane.finished]:
-        trials = [lane.search.trial() for lane in busy]
-        probes = Probes.joined([lane.probes() for lane in busy])
-        now = evaluate(objective, where, where.xp.concatenate(trials), probes)
+    points = objective.tie(backend, backend.put(np.tile(start, (concepts * folds, 1))))
+    evaluation = evaluate(objective, backend, points, _probes(np.arange(concepts), folds, np.zeros(2)))
+    lanes = [_Lane(backend, objective, stages, steps, points, evaluation, best) for stages in ridges]
+    while unfinished := [lane for lane in lanes if not lane.finished]:
+        trials = [lane.search.trial() for lane in unfinished]
+        probes = Probes.joined([lane.probes() for lane in unfinished])
+        evaluation = evaluate(objective, backend, backend.xp.concatenate(trials), probes)
+        value, gradient, held_out = evaluation.value, evaluation.gradient, evaluation.held_out
         ends = np.cumsum([0, *map(len, trials)])
-        for lane, a, b in zip(busy, ends[:-1], ends[1:], strict=True):
-            lane.advance(Evaluation(now.value[a:b], now.gradient[a:b], now.held_out[a:b]))
-        line.show("choosing ridges", before + sum(lane.number for lane in done))
-    return done
+        for lane, a, b in zip(unfinished, ends[:-1], ends[1:], strict=True):
+            lane.advance(Evaluation(value[a:b], gradient[a:b], held_out[a:b]))
+        line.show("choosing ridges", finished_stages + sum(lane.stage for lane in lanes))
+    return lanes
 
 
-class Candidate(NamedTuple):
-    """The ridges of a stage, and what a concept lost with them: on each fold (folds,), and their mean."""
+class RidgeCandidate(NamedTuple):
+    """The ridges of a stage, and the held-out losses of a concept: of each fold (folds,), and their mean."""
 
     concept: int
     stage: int
@@ -139,85 +147,86 @@ class Candidate(NamedTuple):
 
 
 class _Lane:
-    """Candidates from strong ridges to weak ones, ridges (stages, 2), for the concepts (c,) still alive.
+    """Candidates from strong ridges to weak ones, ridges (stages, 2), for the concepts (c,) still searched.
 
-    points (c·folds, D): where all of them begin; now: their evaluation there, without ridges.
+    points (c·folds, D): where all of them begin; evaluation: at the points, without ridges.
     """
 
     def __init__(
         self,
-        where: Arithmetic,
+        backend: Backend,
         objective: Objective,
         ridges: Float,
         steps: int,
         points: Array,
-        now: Evaluation,
+        evaluation: Evaluation,
         best: Float,
     ) -> None:
-        self.where, self.objective, self.ridges = where, objective, ridges
-        self.stop, self.finished = Stop(min(steps, MOST), LOOSE, ENOUGH), False
+        self.backend, self.objective, self.ridges = backend, objective, ridges
+        self.stop, self.finished = Stop(min(steps, MAX_STEPS), LOOSE, LEAST_DECREASE), False
         self.folds, concepts = len(objective.training) - 1, len(objective.targets)
-        self.concept, self.number = np.arange(concepts), 0
-        self.best, self.since = best.copy(), np.zeros(concepts, int)
-        self.candidates = list[Candidate]()
-        self.ends = dict[int, tuple[Candidate, Float]]()  # of every concept the best, and its points
-        self._begin(points, now, Memory(), np.zeros(2))
+        self.concept, self.stage = np.arange(concepts), 0
+        self.best, self.stages_since_best = best.copy(), np.zeros(concepts, int)
+        self.candidates = list[RidgeCandidate]()
+        self.ends = dict[int, tuple[RidgeCandidate, Float]]()  # of every concept the best, and its points
+        self._begin_stage(points, evaluation, Memory(), np.zeros(2))
 
-    def _begin(self, points: Array, now: Evaluation, memory: Memory, before: Float) -> None:
-        """A stage: what other ridges change in value, gradient and remembered curvature is known."""
-        head, prompt = self.ridges[self.number] - before
+    def _begin_stage(self, points: Array, evaluation: Evaluation, memory: Memory, ridges: Float) -> None:
+        """Begin with an evaluation at other ridges (2,): value, gradient and pairs are corrected exactly."""
+        head, prompt = self.ridges[self.stage] - ridges
         of_numbers = np.repeat([prompt, head, 0.0], self.objective.counts)
-        change = self.where.put(np.tile(of_numbers, (len(points), 1)))
+        change = self.backend.put(np.tile(of_numbers, (len(points), 1)))
         shift = change * points
-        value = now.value + self.where.numpy((shift * points).sum(1)) / 2
-        now = Evaluation(value, now.gradient + shift, now.held_out)
-        self.search = Search(self.where, points, now, self.stop, memory.bent(self.where, change))
-        self.mean = self._held_out(self.search.latest)
+        value = evaluation.value + self.backend.numpy((shift * points).sum(1)) / 2
+        evaluation = Evaluation(value, evaluation.gradient + shift, evaluation.held_out)
+        memory = memory.add_curvature(self.backend, change)
+        self.search = LineSearches(self.backend, points, evaluation, self.stop, memory)
+        self.mean = self._mean_of_folds(self.search.held_out)
         self._end_stages()
 
     def probes(self) -> Probes:
         """Of the active functions."""
-        return _probes(self.concept, self.folds, self.ridges[self.number]).take(self.search.active)
+        return _probes(self.concept, self.folds, self.ridges[self.stage]).take(self.search.active)
 
-    def advance(self, now: Evaluation) -> None:
+    def advance(self, evaluation: Evaluation) -> None:
         """One pass: the active functions were evaluated at their trial points."""
-        self.search.advance(now)
-        before, self.mean = self.mean, self._held_out(self.search.latest)
-        if self.search.passes > HOPE:
-            lost = (self.mean > WORSE * self.best[self.concept]) & (self.mean >= before)
-            self.search.drop(np.repeat(lost, self.folds)[self.search.active])
+        self.search.advance(evaluation)
+        previous, self.mean = self.mean, self._mean_of_folds(self.search.held_out)
+        if self.search.passes > EARLIEST_DROP:
+            worse = (self.mean > WORSE * self.best[self.concept]) & (self.mean >= previous)
+            self.search.retire(np.repeat(worse, self.folds)[self.search.active])
         self._end_stages()
 
-    def _held_out(self, losses: Float) -> Float:
+    def _mean_of_folds(self, losses: Float) -> Float:
         """The mean over the folds (c,) of losses (c·folds,)."""
-        return np.asarray(losses.reshape(-1, self.folds) @ self.objective.share[1:])
+        return np.asarray(losses.reshape(-1, self.folds) @ self.objective.fold_share[1:])
 
     def _end_stages(self) -> None:
-        """Where a stage is over, record it and begin the next, without concepts that got worse."""
-        if not self.search.over:
+        """If the stage is over, record it and begin the next, without concepts that got worse."""
+        if not self.search.finished:
             return
-        found = self.search.found()
-        self._record(found)
-        alive = self.since[self.concept] < PATIENCE
-        self.number, self.concept = self.number + 1, self.concept[alive]
-        self.finished = self.number == len(self.ridges) or not alive.any()
+        state = self.search.result()
+        self._record(state)
+        searched = self.stages_since_best[self.concept] < PATIENCE
+        self.stage, self.concept = self.stage + 1, self.concept[searched]
+        self.finished = self.stage == len(self.ridges) or not searched.any()
         if not self.finished:
-            numbers, vectors, memory = found.take(self.where, np.flatnonzero(np.repeat(alive, self.folds)))
-            now = Evaluation(numbers.value, vectors.gradient, numbers.held_out)
-            self._begin(vectors.points, now, memory, self.ridges[self.number - 1])
+            state = state.take(self.backend, np.flatnonzero(np.repeat(searched, self.folds)))
+            evaluation = Evaluation(state.scalars.value, state.vectors.gradient, state.scalars.held_out)
+            self._begin_stage(state.vectors.points, evaluation, state.memory, self.ridges[self.stage - 1])
 
-    def _record(self, found: Functions) -> None:
-        head, prompt = self.ridges[self.number]
-        losses, means = found.numbers.held_out, self._held_out(found.numbers.held_out)
+    def _record(self, state: SearchState) -> None:
+        head, prompt = self.ridges[self.stage]
+        losses, means = state.scalars.held_out, self._mean_of_folds(state.scalars.held_out)
         for place, (concept, mean) in enumerate(zip(self.concept.tolist(), means, strict=True)):
-            own, best = slice(place * self.folds, (place + 1) * self.folds), self.best[concept]
-            candidate = Candidate(concept, self.number, head, prompt, mean, losses[own])
+            folds, best = slice(place * self.folds, (place + 1) * self.folds), self.best[concept]
+            candidate = RidgeCandidate(concept, self.stage, head, prompt, mean, losses[folds])
             self.candidates.append(candidate)
             if mean < best:
-                self.best[concept], self.since[concept] = mean, 0
-                self.ends[concept] = candidate, self.where.numpy(found.vectors.points[own])
+                self.best[concept], self.stages_since_best[concept] = mean, 0
+                self.ends[concept] = candidate, self.backend.numpy(state.vectors.points[folds])
             else:
-                self.since[concept] += PATIENCE if mean > WORSE * best else 1
+                self.stages_since_best[concept] += PATIENCE if mean > WORSE * best else 1
 
 
 def _probes(concept: Index, folds: int, ridges: Float) -> Probes:
@@ -227,35 +236,68 @@ def _probes(concept: Index, folds: int, ridges: Float) -> Probes:
     return Probes(np.repeat(concept, folds), fold, np.full(K, ridges[1]), np.full(K, ridges[0]))
 
 
-def _best(lanes: Sequence[_Lane], rare: Sequence[_Lane], concept: int) -> Choice:
-    """Of all lanes, the rare ones where they are clearly better; candidates in the order of their stages."""
+def _best(from_pooling: Sequence[_Lane], from_norm: Sequence[_Lane], concept: int) -> RidgeChoice:
+    """The best candidate from mean pooling, or one from the tokens of largest norm if it is better by more
+    than the standard error; all candidates in the order of their stages."""
+    lanes = list(from_pooling)
     best, points = min(lanes, key=lambda lane: lane.best[concept]).ends[concept]
-    for lane in rare:
-        other = lane.ends.get(concept)
-        if other is not None and _clearly(best.folds - other[0].folds):
-            (best, points), lanes = other, [*lanes, lane]
-    tried = [each for lane in lanes for each in lane.candidates if each.concept == concept]
-    tried.sort(key=lambda each: each.stage)
+    for lane in from_norm:
+        end = lane.ends.get(concept)
+        if end is not None and above_standard_error(best.folds - end[0].folds):
+            (best, points), lanes = end, [*lanes, lane]
+    tried = [candidate for lane in lanes for candidate in lane.candidates if candidate.concept == concept]
+    tried.sort(key=lambda candidate: candidate.stage)
     path = {
-        "head_ridge": np.array([each.head_ridge for each in tried]),
-        "prompt_ridge": np.array([each.prompt_ridge for each in tried]),
-        "held_out": np.array([each.held_out for each in tried]),
-        "folds": np.array([each.folds for each in tried]),
+        "head_ridge": np.array([candidate.head_ridge for candidate in tried]),
+        "prompt_ridge": np.array([candidate.prompt_ridge for candidate in tried]),
+        "held_out": np.array([candidate.held_out for candidate in tried]),
+        "folds": np.array([candidate.folds for candidate in tried]),
     }
-    return Choice(float(best.head_ridge), float(best.prompt_ridge), path, points.mean(0), points)
+    return RidgeChoice(float(best.head_ridge), float(best.prompt_ridge), path, points.mean(0), points)
 
 
-def _clearly(gains: Float) -> bool:
-    """Whether the mean gain over the folds is above its standard error: few sequences are told by chance."""
+def above_standard_error(gains: Float) -> bool:
+    """Whether the mean gain over the folds is above its standard error: few sequences differ by chance."""
     error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
     return bool(gains.mean() > error)
 
 
-def _lanes(given: Sequence[float | None], several: bool) -> list[Float]:
-    """Candidates (stages, 2) of each lane: head and prompt ridge; several: some sequence has two tokens."""
-    head, prompt = given
+def _ridge_lanes(fixed: Sequence[float | None], pooled: bool) -> list[Float]:
+    """Candidates (stages, 2) of each lane: head and prompt ridge; pooled: mean pooling is a candidate."""
+    head, prompt = fixed
     if head is None and prompt is None:
         attending = [np.array([(h, ratio * h) for h in HEAD[:STRONGER]]) for ratio in RATIO]
-        return [np.array(POOLED), *attending] if several else attending[1:]
+        return [np.array(POOLED), *attending] if pooled else attending[1:]
     heads, prompts = HEAD if head is None else [head], PROMPT if prompt is None else [prompt]
     return [np.array([(h, p) for h in heads for p in prompts])]
+
+
+def largest_norm_start(backend: Backend, objective: Objective, start: Float) -> Float:
+    """The start (D,) with its first prompt replaced by `largest_norm_prompt`."""
+    start, prompt = start.copy(), largest_norm_prompt(backend, objective)
+    start[: len(prompt)] = 2 * prompt if objective.tied else prompt  # `tie` halves it: its head is 0
+    return start
+
+
+def largest_norm_prompt(backend: Backend, objective: Objective) -> Float:
+    """A prompt (d,) for standardised tokens that attends to the token of largest norm of each sequence.
+
+        p = L m / max(‖m‖², L),   L = log T + 2,   m the mean over sequences of their token of largest norm
+
+    T is the mean length: a token at m has e² times the weight of T tokens at 0 together. In mean pooling an
+    informative token has weight 1/T, and descent may miss it; from here it does not, if its norm is large.
+    """
+    store, standard = objective.store, objective.standard
+    middle, inverse = backend.operand(standard.mean), backend.operand(1 / standard.scale)
+
+    def weighted_sum(span: slice) -> Float:
+        x = backend.centred(store.read(span), middle) * inverse
+        segments = backend.segments(store.lengths[span])
+        norms = backend.widened((x * x).sum(1))
+        largest = backend.widened(norms == segments.spread(segments.top(norms)))
+        share = backend.put(objective.training[0, span]) / segments.total(largest)
+        return backend.weighted_sums((largest * segments.spread(share))[None], x)[0]
+
+    mean = backend.numpy(sum(map(weighted_sum, store.spans(backend.block // 8))))
+    gap = np.log(store.lengths @ objective.training[0]) + 2
+    return np.asarray(gap * mean / max(float(mean @ mean), gap))

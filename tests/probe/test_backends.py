@@ -7,15 +7,15 @@ pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from attsvm.numbers import library
 from attsvm.probe import AttentionProbe, TokenStore
-from attsvm.probe.data.arithmetic import arithmetic
+from attsvm.probe.data.backends import backend_of
 
 
 def test_bfloat16_is_read_as_its_bits_and_multiplied_exactly():
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="JAX brings it")
     brain = np.random.default_rng(0).standard_normal((12, 5)).astype(ml_dtypes.bfloat16)
     store = TokenStore.from_flat(brain, [0, 3, 4, 9, 12])
-    where = arithmetic(store.rows)
-    block = where.centred(store.read(slice(0, 4)), np.zeros(5, np.float32))
+    backend = backend_of(store.rows)
+    block = backend.centred(store.read(slice(0, 4)), np.zeros(5, np.float32))
     np.testing.assert_array_equal(block, brain.astype(np.float32))
     assert store.read(slice(0, 4)).dtype == np.uint16
 
@@ -24,10 +24,10 @@ def test_half_precision_is_widened_exactly_subnormal_numbers_too():
     bits = np.arange(65536, dtype=np.uint16).view(np.float16)
     finite = bits[np.isfinite(bits)].reshape(-1, 16)
     store = TokenStore.from_flat(finite, [0, len(finite)])
-    where = arithmetic(store.rows)
+    backend = backend_of(store.rows)
     centre = np.full(16, 0.5, np.float32)
-    np.testing.assert_array_equal(where.centred(finite, centre), finite.astype(np.float32) - centre)
-    assert not np.array_equal(where.centred(finite, 0 * centre), finite.astype(np.float32) - centre)
+    np.testing.assert_array_equal(backend.centred(finite, centre), finite.astype(np.float32) - centre)
+    assert not np.array_equal(backend.centred(finite, 0 * centre), finite.astype(np.float32) - centre)
 
 
 def test_tensors_on_a_gpu_are_multiplied_by_their_own_library(monkeypatch):

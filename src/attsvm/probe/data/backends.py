@@ -1,4 +1,4 @@
-"""Where a probe's arithmetic happens: on the host with NumPy, or on the device that holds the tokens.
+"""Array backends of a probe: NumPy on the host, or the library of the device that holds the tokens.
 
 Tokens are multiplied in float32 where they are stored in at most that, else in float64; every sum over the
 tokens of a sequence, over sequences and over blocks is in float64.
@@ -21,85 +21,85 @@ from attsvm.numbers.stored.matrix import DeviceMatrix, Matrix
 from attsvm.numbers.threads import in_threads
 
 Library = Any
-"""The functions of that library, by NumPy's names."""
+"""The functions of an array library, by NumPy's names."""
 
-Arithmetic: TypeAlias = "Host | Device"
-Segmented: TypeAlias = "Segments | PaddedSegments"
+Backend: TypeAlias = "Host | Device"
+SegmentSums: TypeAlias = "RaggedSegments | PaddedSegments"
 
-Sums = TypeVar("Sums", bound=tuple[Array, ...])
+Record = TypeVar("Record", bound=tuple[Array, ...])
 """A record of arrays that are added up over blocks."""
 
-HOST_PART, DEVICE_PART = 1 << 21, 1 << 28
+HOST_BLOCK, DEVICE_BLOCK = 1 << 21, 1 << 28
 """Numbers of a block: 8 MB and 1 GB in float32."""
 
 CACHED = 1 << 16
-"""Numbers that stay in a core's cache: the host multiplies so many at a time, which BLAS calls small."""
+"""Numbers that stay in a core's cache: the host multiplies this many at a time."""
 
 SHARES = 16
-"""Parts into which the host's blocks are dealt, whatever the number of cores: sums do not depend on it."""
+"""Groups of blocks on the host. Their number is fixed, so sums do not depend on the number of cores."""
 
 
-def arithmetic(rows: Matrix) -> Arithmetic:
-    """The arithmetic for these rows."""
+def backend_of(rows: Matrix) -> Backend:
+    """The backend that holds these rows."""
     return Device(rows) if isinstance(rows, DeviceMatrix) else Host(rows)
 
 
 class Host:
-    """NumPy: blocks that stay in the cache, segments of unequal lengths by `reduceat`."""
+    """NumPy: blocks that stay in the cache, sums over sequences of unequal lengths by `reduceat`."""
 
     xp: Library = np
-    part, cached = HOST_PART, CACHED
+    block, cached = HOST_BLOCK, CACHED
 
     def __init__(self, rows: Matrix) -> None:
         self.brain, self.dtype = rows.brain, np.dtype(np.float32 if rows.narrow else np.float64)
         self.scratch = threading.local()
 
     def put(self, array: Array) -> Array:
-        """One of NumPy's arrays where the arithmetic is."""
+        """A NumPy array as an array of the backend."""
         return np.asarray(array)
 
     def numpy(self, array: Array) -> Values:
         return np.asarray(array)
 
     def scope(self) -> AbstractContextManager[object]:
-        """Where numbers may have 64 bits."""
+        """A context in which numbers may have 64 bits, which JAX needs."""
         return nullcontext()
 
     def narrowed(self, array: Array) -> Array:
-        """In the precision of products."""
+        """The array in the precision of products: float32 or float64."""
         return np.asarray(array, self.dtype)
 
-    def factor(self, array: Array) -> Array:
-        """One of NumPy's arrays where the arithmetic is, in the precision of products."""
+    def operand(self, array: Array) -> Array:
+        """A NumPy array as an array of the backend, in the precision of products."""
         return self.narrowed(array)
 
     def widened(self, array: Array) -> Array:
-        """In float64."""
+        """The array in float64."""
         return np.asarray(array, np.float64)
 
-    def through(self, raw: Array, centre: Array, across: Array) -> tuple[Array, Array]:
+    def products(self, raw: Array, centre: Array, matrix: Array) -> tuple[Array, Array]:
         """x = raw − centre (m, d), and its products x W (m, c): differences before products.
 
-        x is this thread's memory, and lasts until its next call.
+        x is memory of this thread: the next call overwrites it.
         """
-        x, products = self._room(raw.shape), np.empty((len(raw), across.shape[1]), self.dtype)
+        x, products = self._memory(raw.shape), np.empty((len(raw), matrix.shape[1]), self.dtype)
         for piece in self.pieces(*raw.shape):
             self.centred(raw[piece], centre, x[piece])
-            np.matmul(x[piece], across, out=products[piece])
+            np.matmul(x[piece], matrix, out=products[piece])
         return x, products
 
-    def _room(self, shape: tuple[int, int]) -> Array:
-        room = getattr(self.scratch, "room", None)
-        if room is None or room.size < shape[0] * shape[1]:
-            room = self.scratch.room = np.empty(max(shape[0] * shape[1], 1), self.dtype)
-        return room[: shape[0] * shape[1]].reshape(shape)
+    def _memory(self, shape: tuple[int, int]) -> Array:
+        memory = getattr(self.scratch, "memory", None)
+        if memory is None or memory.size < shape[0] * shape[1]:
+            memory = self.scratch.memory = np.empty(max(shape[0] * shape[1], 1), self.dtype)
+        return memory[: shape[0] * shape[1]].reshape(shape)
 
     def pieces(self, count: int, width: int) -> list[slice]:
-        """Rows of a block in pieces that stay in the cache."""
+        """Slices of the rows of a block, each small enough for the cache."""
         step = max(16, CACHED // width)
         return [slice(a, min(a + step, count)) for a in range(0, count, step)]
 
-    def back(self, coefficients: Array, x: Array) -> Array:
+    def weighted_sums(self, coefficients: Array, x: Array) -> Array:
         """C x (c, d) in float64 of coefficients (c, m)."""
         coefficients = self.narrowed(coefficients)
         total = np.zeros((len(coefficients), x.shape[1]))
@@ -118,34 +118,34 @@ class Host:
             return out
         return np.subtract(raw, centre, dtype=self.dtype, out=out)
 
-    def segments(self, lengths: NDArray[np.intp], again: bool = True) -> Segments:
-        """Sums over sequences of these lengths; again: the same lengths will be asked for."""
-        return Segments(lengths)
+    def segments(self, lengths: NDArray[np.intp], reused: bool = True) -> RaggedSegments:
+        """Sums over sequences of these lengths; reused: the same lengths will come again."""
+        return RaggedSegments(lengths)
 
-    def each(self, work: Callable[[slice], Sums], spans: list[slice]) -> Iterable[Sums]:
-        """`work` on every span, on all cores; results in order."""
+    def map_blocks(self, work: Callable[[slice], Record], spans: list[slice]) -> Iterable[Record]:
+        """`work` of every span, on all cores, in order; on several cores the sums of groups of spans."""
         if len(spans) < 2:
             return map(work, spans)
-        shares = [spans[i::SHARES] for i in range(min(SHARES, len(spans)))]
-        return in_threads(lambda share: total(map(work, share)), shares)
+        groups = [spans[i::SHARES] for i in range(min(SHARES, len(spans)))]
+        return in_threads(lambda group: total(map(work, group)), groups)
 
 
 class Device:
     """torch or JAX, whichever holds the rows."""
 
-    part = DEVICE_PART
+    block = DEVICE_BLOCK
 
     def __init__(self, rows: DeviceMatrix) -> None:
         self.library = rows.library
         self.xp, self.put, self.numpy = self.library.xp, self.library.put, self.library.numpy
         self.scope, self.widened = self.library.scope, self.library.double
         self.dtype = self.xp.float32 if rows.narrow else self.xp.float64
-        self.known: dict[bytes, PaddedSegments] = {}
+        self.padded: dict[bytes, PaddedSegments] = {}
 
     def narrowed(self, array: Array) -> Array:
         return self.library.to(array, self.dtype)
 
-    def factor(self, array: Array) -> Array:
+    def operand(self, array: Array) -> Array:
         return self.narrowed(self.put(array))
 
     def centred(self, raw: Array, centre: Array) -> Array:
@@ -154,32 +154,32 @@ class Device:
     def pieces(self, count: int, width: int) -> list[slice]:
         return [slice(0, count)]
 
-    def through(self, raw: Array, centre: Array, across: Array) -> tuple[Array, Array]:
+    def products(self, raw: Array, centre: Array, matrix: Array) -> tuple[Array, Array]:
         x = self.centred(raw, centre)
-        return x, self.library.product(across.T, x.T).T  # twice as fast as x W for few columns
+        return x, self.library.product(matrix.T, x.T).T  # twice as fast as x W for few columns
 
-    def back(self, coefficients: Array, x: Array) -> Array:
+    def weighted_sums(self, coefficients: Array, x: Array) -> Array:
         return self.widened(self.library.product(self.narrowed(coefficients), x))
 
-    def segments(self, lengths: NDArray[np.intp], again: bool = True) -> PaddedSegments:
-        """Made once for every block, and kept on the device."""
-        if not again:
+    def segments(self, lengths: NDArray[np.intp], reused: bool = True) -> PaddedSegments:
+        """Those of a block are made once and stay on the device."""
+        if not reused:
             return PaddedSegments(lengths, self)
         key = lengths.tobytes()
-        if key not in self.known:
-            self.known[key] = PaddedSegments(lengths, self)
-        return self.known[key]
+        if key not in self.padded:
+            self.padded[key] = PaddedSegments(lengths, self)
+        return self.padded[key]
 
-    def each(self, work: Callable[[slice], Sums], spans: list[slice]) -> Iterable[Sums]:
+    def map_blocks(self, work: Callable[[slice], Record], spans: list[slice]) -> Iterable[Record]:
         return map(work, spans)
 
 
-def total(parts: Iterable[Sums]) -> Sums:
+def total(records: Iterable[Record]) -> Record:
     """The sum of records of arrays, entry by entry."""
-    return reduce(lambda done, each: type(each)(*map(add, done, each)), parts)
+    return reduce(lambda sums, record: type(record)(*map(add, sums, record)), records)
 
 
-class Segments:
+class RaggedSegments:
     """Sums and maxima over the tokens of each sequence; tokens are the last axis."""
 
     def __init__(self, lengths: NDArray[np.intp]) -> None:
@@ -201,16 +201,16 @@ class Segments:
 class PaddedSegments:
     """The same on a device: tokens are gathered into rows of equal length, so that no sum races."""
 
-    def __init__(self, lengths: NDArray[np.intp], where: Device) -> None:
+    def __init__(self, lengths: NDArray[np.intp], backend: Device) -> None:
         starts, longest = np.cumsum(lengths) - lengths, int(lengths.max())
-        self.xp, self.shape = where.xp, (len(lengths), longest)
+        self.xp, self.shape = backend.xp, (len(lengths), longest)
         self.equal = bool((lengths == longest).all())
-        self.owner = where.put(np.repeat(np.arange(len(lengths)), lengths))
+        self.owner = backend.put(np.repeat(np.arange(len(lengths)), lengths))
         if self.equal:
             return
         place = np.arange(longest) < lengths[:, None]
-        self.gather = where.put(np.where(place, starts[:, None] + np.arange(longest), 0).ravel())
-        self.place = where.put(place)
+        self.gather = backend.put(np.where(place, starts[:, None] + np.arange(longest), 0).ravel())
+        self.place = backend.put(place)
 
     def _rows(self, of_tokens: Array, instead: float) -> Array:
         if self.equal:

@@ -1,4 +1,4 @@
-"""Would the probe say the same, and look at the same tokens, had it seen other sequences?"""
+"""Bootstrap: whether probes fitted on resampled sequences predict the same and select the same tokens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from attsvm.probe.data.sequences import Sequences
 from attsvm.probe.fitting.folds import as_groups
 
 TRIES = 10_000
-"""Resamples that are drawn until one has every class."""
+"""Resamples that are drawn at most until one has every class."""
 
 
-class Probe(Protocol):
-    """What is asked of a fitted probe."""
+class FittedProbe(Protocol):
+    """What `stability` uses of a fitted probe."""
 
     head_ridge_: float
     prompt_ridge_: float
@@ -39,8 +39,8 @@ class Stability:
     same_token (n,): share of resamples that attend most to the token that the probe attends to most.
     same_label (n,): share that predict the probe's class; spread (n,): standard deviation of the score, of
         several classes that of the predicted one.
-    prompts, heads (resamples,): cosine with the probe's own, on standardised tokens; NaN where maps of
-        features were trained that do not even have as many.
+    prompts, heads (resamples,): cosine with the probe's prompt and head, on standardised tokens; NaN where
+        the number of trained features differs.
     """
 
     same_token: Float
@@ -57,59 +57,61 @@ class Stability:
 
 
 def stability(
-    probe: Probe, X: Sequences, y: ArrayLike, resamples: int, groups: ArrayLike | None, seed: int
+    probe: FittedProbe, X: Sequences, y: ArrayLike, resamples: int, groups: ArrayLike | None, seed: int
 ) -> Stability:
     """Fit the probe, with the ridges it has, on sequences (or groups of them) drawn with replacement."""
     if not (is_integer(resamples) and resamples >= 2):
         raise ValueError(f"resamples is {resamples!r}. Pass an integer ≥ 2.")
-    chosen, label = _tokens(probe, X), probe.predict(X)
-    own = probe.decision_function(X)
-    column = None if own.ndim == 1 else own.argmax(1)
-    ridges = {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_}
+    token, label, scores = _tokens(probe, X), probe.predict(X), probe.decision_function(X)
+    column = None if scores.ndim == 1 else scores.argmax(1)
     kinds = probe.kinds_
-    known: dict[str, object] = {"features": kinds, **(ridges if kinds in (["linear"], ["rbf"]) else {})}
-    known |= {} if "relu" in kinds else {"n_average": 1}
+    settings: dict[str, object] = {"features": kinds, "certify": False}
+    if kinds in (["linear"], ["rbf"]):
+        settings |= {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_}
+    if "relu" not in kinds:
+        settings["n_average"] = 1
     groups = None if groups is None else as_groups(groups, len(label))
-    rng, found = np.random.default_rng(seed), list[tuple[object, ...]]()
+    rng, comparisons = np.random.default_rng(seed), list[tuple[object, ...]]()
     with ProgressLine(total=resamples) as line:
         for number in range(resamples):
             line.show(f"resample {number + 1} of {resamples}", float(number))
-            weight = _drawn(rng, np.asarray(y), groups)
+            weight = _bootstrap_counts(rng, np.asarray(y), groups)
             with silence():
-                other = clone(probe).set_params(**known, certify=False).fit(X, y, weight, groups)
-            scores = other.decision_function(X)
+                refit = clone(probe).set_params(**settings).fit(X, y, weight, groups)
+            scores = refit.decision_function(X)
             scores = scores if column is None else np.take_along_axis(scores, column[:, None], 1)[:, 0]
-            same = _tokens(other, X) == chosen, other.predict(X) == label
-            found.append((*same, scores, *(_cosine(probe, other, name) for name in ("prompt_", "coef_"))))
-    tokens, labels, scores, prompts, heads = map(np.array, zip(*found, strict=True))
+            same = _tokens(refit, X) == token, refit.predict(X) == label
+            cosines = (_cosine(probe, refit, name) for name in ("prompt_", "coef_"))
+            comparisons.append((*same, scores, *cosines))
+    tokens, labels, scores, prompts, heads = map(np.array, zip(*comparisons, strict=True))
     return Stability(tokens.mean(0), labels.mean(0), scores.std(0), prompts, heads)
 
 
-def _tokens(probe: Probe, X: Sequences) -> Index:
+def _tokens(probe: FittedProbe, X: Sequences) -> Index:
     """The most attended token (n,), by the mean over heads: trained maps have one per fold, in no order."""
     attention = probe.attention(X)
     return (attention if attention.ndim == 2 else attention.mean(0)).argmax(-1)
 
 
-def _drawn(rng: np.random.Generator, y: Values, groups: Values | None) -> Float:
-    """How often each sequence is drawn (n,); until every class is there."""
+def _bootstrap_counts(rng: np.random.Generator, y: Values, groups: Values | None) -> Float:
+    """How often each sequence is drawn (n,), in the first resample that has every class."""
     member = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count, classes = int(member.max()) + 1, len(np.unique(y))
     for _ in range(TRIES):
-        drawn = np.bincount(rng.integers(count, size=count), minlength=count)[member].astype(float)
-        if len(np.unique(y[drawn > 0])) == classes:
-            return drawn
-    few = f"{TRIES:,} resamples in a row lack a class: of {classes} classes some have very few sequences"
-    raise ValueError(f"{few} or groups. Leave out the rarest classes.")
+        counts = np.bincount(rng.integers(count, size=count), minlength=count)[member].astype(float)
+        if len(np.unique(y[counts > 0])) == classes:
+            return counts
+    problem = f"{TRIES:,} resamples in a row lack a class: of {classes} classes some have very few sequences"
+    raise ValueError(f"{problem} or groups. Leave out the rarest classes.")
 
 
-def _cosine(one: Probe, other: Probe, name: str) -> float:
-    """Cosine of two probes' weights, in the units in which the first's tokens have standard deviation one.
+def _cosine(probe: FittedProbe, refit: FittedProbe, name: str) -> float:
+    """Cosine of the weights of two probes, on tokens standardised as for the first probe.
 
-    NaN where they have different features.
+    NaN if they have different features.
     """
-    if getattr(one, name).shape != getattr(other, name).shape:
+    if getattr(probe, name).shape != getattr(refit, name).shape:
         return float("nan")
-    a, b = ((getattr(p, name).T * one.scale_).ravel() for p in (one, other))
+    a, b = ((getattr(p, name).T * probe.scale_).ravel() for p in (probe, refit))
     size = np.linalg.norm(a) * np.linalg.norm(b)
     return float(a @ b / size) if size > 0 else float("nan")

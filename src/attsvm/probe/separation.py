@@ -1,4 +1,4 @@
-"""Road one on a fitted probe: the certified max-margin prompt of the tokens it selects."""
+"""The max-margin program of a fitted probe: the certified max-margin prompt of the tokens it selects."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from attsvm.data.tokens import Tokens
 from attsvm.numbers import Array, Float, Index
 from attsvm.numbers.stored import COPY_LIMIT, Stored
 from attsvm.numbers.threads import in_threads
-from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
-from attsvm.probe.fitting.attention import Attended
+from attsvm.probe.fitting.attention import ProbeOutput
+from attsvm.probe.fitting.objective import Standard
 from attsvm.program.certificate import Certificate
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable
 
-PART = 1 << 17
-"""Numbers that are compared at once: they stay in the cache of a core."""
+BLOCK = 1 << 17
+"""Numbers that are compared at once: they fit in the cache of a core."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Separation:
 class Standardised(Stored):
     """The tokens of a store as the keys (n, T, d) of a program: standardised, zero for padding.
 
-    They stay where they are, and unpadded: the program keeps the rows it works on, and asks for the margins
-    of the others. row (n, T): where each token is in the store.
+    They stay in the store, unpadded: the program holds only the rows of its pool, and gets the margins of the
+    others from the store. row (n, T): the row of each token in the store.
     """
 
     def __init__(self, store: TokenStore, standard: Standard, exponent: Index | None = None) -> None:
@@ -58,25 +58,25 @@ class Standardised(Stored):
         return self._padded(examples, self._standardised(self.store[examples]))
 
     def largest(self) -> Float:
-        parts = (self.store[span] for span in self.store.spans(PART))
-        return self._padded(slice(None), np.concatenate([abs(self._standardised(x)).max(1) for x in parts]))
+        blocks = (self.store[span] for span in self.store.spans(BLOCK))
+        return self._padded(slice(None), np.concatenate([abs(self._standardised(x)).max(1) for x in blocks]))
 
     def margins(self, examples: Index, anchor: Index, queries: Float, W: Float) -> Float:
-        """(x_a − x_t)ᵀ W z in float64, the difference first: the mean is in neither."""
-        part, vector = self.store[examples], W[:, 0] / self.standard.scale
-        chosen = self.row[examples, anchor] - part.starts
+        """(x_a − x_t)ᵀ W z in float64. The mean cancels in the difference, which is computed first."""
+        store, vector = self.store[examples], W[:, 0] / self.standard.scale
+        place = self.row[examples, anchor] - store.starts
 
         def work(span: slice) -> Float:
-            x, lengths = part.numpy(span).astype(np.float64), part.lengths[span]
-            apart = np.repeat(x[np.cumsum(lengths) - lengths + chosen[span]], lengths, axis=0)
-            apart -= x
-            return (apart @ vector) * np.repeat(queries[span, 0], lengths)
+            x, lengths = store.numpy(span).astype(np.float64), store.lengths[span]
+            differences = np.repeat(x[np.cumsum(lengths) - lengths + place[span]], lengths, axis=0)
+            differences -= x
+            return (differences @ vector) * np.repeat(queries[span, 0], lengths)
 
-        return self._padded(examples, np.concatenate(in_threads(work, part.spans(PART))))
+        return self._padded(examples, np.concatenate(in_threads(work, store.spans(BLOCK))))
 
     def _rows(self, example: Index, token: Index) -> Float:
-        named = TokenStore(self.store.rows, self.row[example, token], np.ones_like(example))
-        return self._units(self._standardised(named), example)
+        tokens = TokenStore(self.store.rows, self.row[example, token], np.ones_like(example))
+        return self._units(self._standardised(tokens), example)
 
     def _standardised(self, store: TokenStore) -> Float:
         x: Float = store.numpy(slice(0, len(store))) - self.standard.mean
@@ -91,20 +91,20 @@ class Standardised(Stored):
         return out
 
 
-def separate_selected(seen: Attended, standard: Standard, prompts: Float, names: Index) -> Separation:
+def separate_selected(output: ProbeOutput, standard: Standard, prompts: Float, numbers: Index) -> Separation:
     """Solve the program on the most attended token of every sequence, on standardised tokens.
 
         min ‖p‖  subject to  (x_s − x_t) · p ≥ 1,  s selected, t not
 
-    The probe's own prompt is feasible up to scale, so only ties (equal tokens) have no solution.
-    prompts (d, h); names (n,): what each sequence is called in the support.
+    The probe's prompt is feasible up to scale, so only ties (equal tokens) have no solution.
+    prompts (d, h); numbers (n,): the number of each sequence in the support.
     """
-    store = seen.features
+    store = output.features
     if prompts.shape[1] > 1:
         return Separation(reason="several heads select several tokens; the program is for n_heads=1")
     if (store.lengths == 1).all():
         return Separation(reason="every sequence has one token: there is nothing to separate")
-    selected = store.padded(seen.attention)[..., 0].argmax(-1)
+    selected = store.padded(output.attention)[..., 0].argmax(-1)
     keys: Array = Standardised(store, standard)
     tokens = Tokens(np.asarray(keys) if keys.size <= COPY_LIMIT else keys, mask=store.mask)
     try:
@@ -112,6 +112,6 @@ def separate_selected(seen: Attended, standard: Standard, prompts: Float, names:
     except NotSeparable as proof:
         return Separation(reason=f"not separable: {proof}")
     example, token = np.nonzero(solution.support)
-    support = np.column_stack([names[example], token])
+    support = np.column_stack([numbers[example], token])
     alignment = float(cosine(prompts[None], solution.W)[0])
     return Separation(float(solution.margin), support, solution.certificate, alignment, reason="")

@@ -22,8 +22,8 @@ class Threshold:
     """A score above which sequences are flagged, set so that at most a share of the negatives is.
 
     threshold: flags are scores ≥ threshold; low, high: an interval for the one whose false-positive rate is
-        exactly the wished one, from the order of the negatives alone (high is ∞ where they are too few).
-    fpr, tpr: rates on the given sequences, with Clopper–Pearson intervals; confidence 0.95 for all three.
+        exactly `wished`, from the order of the negatives alone (high is ∞ where they are too few).
+    fpr, tpr: rates on the sequences, with Clopper–Pearson intervals; confidence 0.95 for all three.
     """
 
     wished: float
@@ -93,55 +93,54 @@ class Curves:
     def __repr__(self) -> str:
         low, high = self.auc_interval
         ranking = f"AUC {self.auc:.4f} [{low:.4f}, {high:.4f}], TPR {self.tpr_at(0.01):.3f} at 1 % FPR"
-        rest = f"log loss {self.log_loss:.4f}, calibration error {self.calibration_error:.4f}"
-        return f"Curves({ranking}, {rest})"
+        calibration = f"log loss {self.log_loss:.4f}, calibration error {self.calibration_error:.4f}"
+        return f"Curves({ranking}, {calibration})"
 
 
 def threshold_at_fpr(scores: Float, truth: Bool, fpr: float) -> Threshold:
     """The lowest threshold that flags at most a share fpr of the negatives. scores, truth (n,)."""
     if not 0 < fpr < 1:
         raise ValueError(f"fpr is {fpr}. Pass a rate between 0 and 1, such as 0.01.")
-    _both(truth)
+    _check_both_classes(truth)
     down = np.sort(scores[~truth])[::-1]
     m = len(down)
     allowed = int(np.floor(fpr * m + 1e-9))
     above = np.append(np.inf, down)  # above[j]: the j-th largest negative
-    # just above the first negative that is too many, so that ties with it are not flagged
+    # Just above the first negative that must not be flagged, so that its ties are not flagged either.
     threshold = float(np.nextafter(down[allowed], np.inf)) if allowed < m else float(down[-1])
     tail = (1 - CONFIDENCE) / 2
-    # the number of negatives above the true quantile is binomial(m, fpr)
+    # The number of negatives above the true quantile is binomial(m, fpr).
     most, least = (int(binom.ppf(q, m, fpr)) for q in (1 - tail, tail))
     low = float(down[most]) if most < m else -np.inf
     flagged, positives = scores >= threshold, int(truth.sum())
-    wrong, found = int(flagged[~truth].sum()), int(flagged[truth].sum())
-    rates = wrong / m, interval(wrong, m), found / positives, interval(found, positives)
+    false, true = int(flagged[~truth].sum()), int(flagged[truth].sum())
+    rates = false / m, interval(false, m), true / positives, interval(true, positives)
     return Threshold(fpr, threshold, low, float(above[least]), *rates, m, positives)
 
 
 def curves(scores: Float, truth: Bool, bins: int) -> Curves:
     """ROC and calibration of scores (n,), the log odds, against the truth (n,)."""
-    _both(truth)
+    _check_both_classes(truth)
     if not (is_integer(bins) and bins >= 1):
         raise ValueError(f"bins is {bins!r}. Pass an integer ≥ 1.")
     probability = expit(scores)
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # one point per distinct score
     fpr, tpr = (np.append(0.0, np.cumsum(side[order])[ends] / side.sum()) for side in (~truth, truth))
-    parts = _bins(scores, bins)
-    hits = [int(truth[part].sum()) for part in parts]
-    counts = np.array([len(part) for part in parts])
+    places = _bins(scores, bins)
+    hits, counts = [int(truth[i].sum()) for i in places], np.array([len(i) for i in places])
     low, high = zip(*(interval(k, m) for k, m in zip(hits, counts.tolist(), strict=True)), strict=True)
-    loss = np.logaddexp(0, np.where(truth, -scores, scores)).mean()  # where 1 − probability is 0, too
+    loss = np.logaddexp(0, np.where(truth, -scores, scores)).mean()  # also if 1 − probability rounds to 0
     ranking = fpr, tpr, np.append(np.inf, scores[order][ends]), *area(scores, truth)
-    predicted = np.array([probability[part].mean() for part in parts])
-    bins_of = predicted, np.array(hits) / counts, np.array(low), np.array(high), counts
-    return Curves(*ranking, *bins_of, float(loss), float(((probability - truth) ** 2).mean()))
+    predicted = np.array([probability[i].mean() for i in places])
+    calibration = predicted, np.array(hits) / counts, np.array(low), np.array(high), counts
+    return Curves(*ranking, *calibration, float(loss), float(((probability - truth) ** 2).mean()))
 
 
 def area(scores: Float, truth: Bool) -> tuple[float, Interval]:
     """AUC, the share of pairs in the right order (ties count half), and its interval.
 
-    The interval is taken on the logit scale, inside [0, 1]; where all pairs are in one order, or all tie, it
+    The interval is computed on the logit scale, inside [0, 1]. If all pairs are in one order, or all tie, it
     is that of a rate with as many trials as the smaller class has members.
     Reference: DeLong, DeLong, Clarke-Pearson 1988.
     """
@@ -159,10 +158,10 @@ def area(scores: Float, truth: Bool) -> tuple[float, Interval]:
 
 
 def _bins(scores: Float, bins: int) -> list[NDArray[np.intp]]:
-    """Places of the scores in bins of about equal counts, the lowest first; no bin parts equal scores."""
+    """Indices of the scores in bins of about equal counts, the lowest first; equal scores share a bin."""
     order = np.argsort(scores, kind="stable")
     up = scores[order]
-    cuts = np.cumsum([len(part) for part in np.array_split(up, bins)])[:-1]
+    cuts = np.cumsum([len(scores) for scores in np.array_split(up, bins)])[:-1]
     cuts = np.unique(np.searchsorted(up, up[cuts[cuts < len(up)]], side="left"))
     return np.split(order, cuts[cuts > 0])
 
@@ -174,6 +173,6 @@ def interval(hits: int, count: int) -> Interval:
     return float(low), float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
 
 
-def _both(truth: Bool) -> None:
+def _check_both_classes(truth: Bool) -> None:
     if truth.all() or not truth.any():
         raise ValueError("y has one class only. Pass sequences of both.")
