@@ -1,16 +1,20 @@
-"""The app itself: the version, the two consoles, and how a command ends."""
+"""The app: the version, the two consoles, how a command ends, and commands of other packages."""
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from importlib.metadata import entry_points
+from pathlib import Path as File
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console
@@ -19,41 +23,47 @@ from typer.core import TyperGroup
 
 from attsvm import __version__
 from attsvm._support import strict_json
-from attsvm.cli.letters import use_plain_letters
 
 USAGE = 64
-"""Exit code of a wrong command, option or word: EX_USAGE of sysexits.h."""
+"""Exit code of a wrong command, option or value: EX_USAGE of sysexits.h."""
 
 INTERRUPTED, TERMINATED = 130, 143
-"""Exit codes after Ctrl-C, and after SIGTERM: 128 and the number of the signal, as shells count."""
+"""Exit codes after Ctrl-C and SIGTERM: 128 plus the number of the signal, as in shells."""
+
+COMMANDS, FOLDERS = "attsvm.commands", "attsvm.folders"
+"""Groups of entry points by which other packages join.
+
+[project.entry-points."attsvm.commands"]
+sweep = "attsvm_lab.cli.sweep:sweep"        # a command: a function with typer's annotations
+[project.entry-points."attsvm.folders"]
+study = "attsvm_lab.cli.sweep:show_study"   # attsvm show FOLDER: (folder, as_json) -> whether it can show it
+"""
 
 _terminated = ContextVar("terminated", default=False)
-_speaks_json = ContextVar("speaks_json", default=False)
+_prints_json = ContextVar("prints_json", default=False)
 _explained = ContextVar("explained", default=False)
 _WrongUsage: Any = typer.BadParameter.__mro__[1]  # UsageError, of click or of the copy inside newer typers
 
 
 class Commands(TyperGroup):
-    """The commands: wrong usage has a code of its own, and every terminal can show what they print."""
+    """The commands: wrong usage has its own exit code, and every terminal can show the output."""
 
     def main(self, *args: Any, **settings: Any) -> NoReturn:
-        words = settings.get("args", args[0] if args else None)
-        _speaks_json.set("--json" in (sys.argv[1:] if words is None else words))
+        arguments = settings.get("args", args[0] if args else None)
+        _prints_json.set("--json" in (sys.argv[1:] if arguments is None else arguments))
         _explained.set(False)
         use_plain_letters(sys.stdout, sys.stderr)
         with _terminating():
             try:
                 code = super().main(*args, **settings | {"standalone_mode": False})
-                print(end="", flush=True)  # which also works where there is no standard output
-            except OSError as error:  # commands tell those of files, so it is what they print
-                code = _unprinted(error)
+                print(end="", flush=True)  # works without a standard output, too
+            except OSError as error:  # commands handle errors of files: this one is of the standard output
+                code = _output_failed(error)
             except _WrongUsage as error:
                 code = _explain(error)
             except typer.Abort:
                 code = INTERRUPTED
-            if (
-                code == INTERRUPTED and not _explained.get()
-            ):  # a command that keeps nothing says nothing of it
+            if code == INTERRUPTED and not _explained.get():
                 _fail("interrupted. Nothing is kept.", _final(code), {})
             sys.exit(_final(code))
 
@@ -72,37 +82,37 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines; 
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=lambda wanted: _version(wanted), is_eager=True, help="Print it."),
+        typer.Option("--version", callback=lambda value: _version(value), is_eager=True, help="Print it."),
     ] = False,
 ) -> None:
     """Attention as max-margin token selection: solve, train, check, apply.
 
     Each command has examples: `attsvm solve --help`.
 
-    Exit codes: 0 as wished, 1 bad input, a derived number that differs or a run that diverged, 2 not
+    Exit codes: 0 success, 1 bad input, a derived number that differs or a run that diverged, 2 not
     separable, 3 solved but not certified, 64 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM
     (SLURM, `docker stop`), which keeps what Ctrl-C keeps.
     """
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"attsvm {__version__}")
         raise typer.Exit
 
 
 def say(text: object) -> None:
-    """Print plain text: brackets are brackets, long lines stay whole."""
+    """Print text without markup and without breaking long lines."""
     console.print(str(text), markup=False, soft_wrap=True)
 
 
 def say_json(record: Any) -> None:
-    """Print one JSON object; what is not finite is null."""
+    """Print one JSON object; numbers that are not finite are null."""
     print(strict_json.dumps(record))
 
 
 def bar() -> Progress:
-    """A bar on stderr, which goes when the work is done; none where that is no terminal."""
+    """A progress bar on stderr, removed at the end; none if stderr is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(
         *columns, TextColumn("left"), console=errors, transient=True, disable=not errors.is_terminal
@@ -115,7 +125,7 @@ def warn(message: object) -> None:
 
 
 def stop(message: object, code: int = 1, **facts: Any) -> NoReturn:
-    """End without a result: one line on stderr and, where JSON is spoken, one object with the facts."""
+    """End without a result: one line on stderr and, with --json, one object with the facts."""
     code = _final(code)
     _fail(message, code, facts)
     raise typer.Exit(code)
@@ -123,24 +133,24 @@ def stop(message: object, code: int = 1, **facts: Any) -> NoReturn:
 
 @contextmanager
 def _terminating() -> Iterator[None]:
-    """SIGTERM is taken for Ctrl-C, so that whatever cares for one cares for both."""
+    """Handle SIGTERM as Ctrl-C, so that a command saves the same after both."""
     owner = os.getpid()
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != owner:  # a worker that was forked, which may just end
+        if os.getpid() != owner:  # a forked worker has nothing to save
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         _terminated.set(True)
-        pressed = signal.getsignal(signal.SIGINT)
-        if not callable(pressed):  # ignored, as in the background of a script: what runs is told directly
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        if not callable(on_interrupt):  # a script in the background ignores SIGINT
             segments = sys.modules.get("attsvm.training.segments")
-            pressed = signal.default_int_handler if segments is None else segments.press
-        pressed(signal.SIGINT, frame)
+            on_interrupt = signal.default_int_handler if segments is None else segments.press
+        on_interrupt(signal.SIGINT, frame)
 
-    # A handler that is not the system's own is somebody's wish; other threads cannot set one.
-    ours = threading.current_thread() is threading.main_thread()
-    ours = ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    # Keep a handler that the caller has set. Only the main thread can set one.
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, terminate)
     try:
@@ -155,19 +165,19 @@ def _final(code: Any) -> Any:
     return TERMINATED if code == INTERRUPTED and _terminated.get() else code
 
 
-def _unprinted(error: OSError) -> int:
-    """The exit code where standard output takes no more; a reader that has closed it knows that."""
+def _output_failed(error: OSError) -> int:
+    """The exit code after an error of the standard output. No message if its reader has closed it."""
     if not isinstance(error, BrokenPipeError):
         _explained.set(True)
         warn(f"cannot write to standard output: {error.strerror}. Write it elsewhere.")
-    with suppress(OSError, ValueError):  # at its end Python would try to write the rest again
+    with suppress(OSError, ValueError):  # when Python exits it would try to flush again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
 def _explain(error: Any) -> int:
     message = error.format_message()
-    if message:  # empty where the help was printed instead
+    if message:  # empty if the help was printed instead
         command = error.ctx.command_path if error.ctx is not None else "attsvm"
         _fail(f"{message} See {command} --help.", USAGE, {})
     return USAGE
@@ -176,5 +186,63 @@ def _explain(error: Any) -> int:
 def _fail(message: object, code: int, facts: dict[str, Any]) -> None:
     _explained.set(True)
     warn(message)
-    if _speaks_json.get():
+    if _prints_json.get():
         say_json({"error": " ".join(str(message).split()), "code": code} | facts)
+
+
+# ---------------------------------------------------------------------- commands of other packages
+
+
+def other_commands() -> dict[str, Callable[..., Any]]:
+    """The commands of other packages by their names."""
+    return {entry.name: entry.load() for entry in entry_points(group=COMMANDS)}
+
+
+def show_folder(folder: File, as_json: bool) -> bool:
+    """Let other packages show a folder; False if none can."""
+    return any(entry.load()(folder, as_json) for entry in entry_points(group=FOLDERS))
+
+
+# ---------------------------------------------------------------------- terminals without Unicode
+
+PLAIN_LETTERS = "attsvm.plain"
+"""The name of the error handler that `use_plain_letters` registers."""
+
+PLAIN = {
+    "‖": "||",
+    "≥": ">=",
+    "≤": "<=",
+    "−": "-",
+    "–": "-",
+    "×": "x",
+    "·": ".",
+    "•": "*",
+    "→": "->",
+    "≈": "~",
+    "∞": "inf",
+    "λ": "lambda",
+    "γ": "gamma",
+    "’": "'",
+    "✓": "ok",
+    "✗": "no",
+}
+
+
+def use_plain_letters(*streams: TextIO) -> None:
+    """Replace letters that the encoding of a stream lacks by plain ones."""
+    codecs.register_error(PLAIN_LETTERS, _replace)
+    for stream in streams:
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=PLAIN_LETTERS)
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_plain, error.object[error.start : error.end])), error.end
+
+
+def _plain(letter: str) -> str:
+    """ "−" → "-", "⁻³" → "-3", "…" → "...", "é" → "e"; "?" without a plain equivalent."""
+    plain = (PLAIN.get(piece, piece) for piece in unicodedata.normalize("NFKD", PLAIN.get(letter, letter)))
+    return "".join(plain).encode("ascii", "ignore").decode() or "?"

@@ -53,18 +53,18 @@ def explore(
 
 
 def _start(file: File) -> Any:
-    """The state that a file holds or means."""
+    """The state of the page for a file."""
     from attsvm.explorer.state import state_of, state_of_path
 
     problem = read_problem(file)
     if file.suffix == ".json":
-        kept = json.loads(file.read_text(encoding="utf8")).get(PAGE)
-        if isinstance(kept, dict):
-            return kept
+        state = json.loads(file.read_text(encoding="utf8")).get(PAGE)
+        if isinstance(state, dict):
+            return state
     with naming(file):
         if "path_W" in array_names(file):
             path = Path.load(file)
-            kept = path.state or {}
-            settings = json.loads(str(kept["settings"])) if "settings" in kept else None
-            return state_of_path(path, settings, kept.get("head", problem.v))
+            saved = path.state or {}
+            settings = json.loads(str(saved["settings"])) if "settings" in saved else None
+            return state_of_path(path, settings, saved.get("head", problem.v))
         return state_of(problem.tokens, problem.v, problem.selected)

@@ -1,4 +1,4 @@
-"""Problems in files of arrays: keys, and any of queries, labels, mask, values, selected, v."""
+"""Read problems from files, check the files to write, and print errors of input in one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attsvm.numbers.files import naming, read_arrays
 
 @dataclass(frozen=True)
 class Problem:
-    """The tokens of a file, and what else it says: which tokens are selected, the head v."""
+    """The tokens, the selection and the head v of a file."""
 
     file: File
     tokens: Tokens
@@ -36,25 +36,25 @@ class Problem:
             raise ValueError(f"{self.file}: no array 'v', the head that scores tokens. Add it to the file.")
         return self.v
 
-    def choose(self, words: str | None) -> NDArray[Any]:
-        """The selection asked for: best, first, file, or token indices such as 0,2,1.
+    def choose(self, option: str | None) -> NDArray[Any]:
+        """The selection of the option --select: best, first, file, or token indices such as 0,2,1.
 
-        Without words: what the file selects, else the best tokens under its head.
+        Without the option: the selection of the file, else the best tokens under its head.
         """
-        if words == "first":
+        if option == "first":
             return np.argmax(self.tokens.mask, axis=-1)
-        if words == "best" or (words is None and self.selected is None and self.v is not None):
+        if option == "best" or (option is None and self.selected is None and self.v is not None):
             return best_tokens(self.tokens, self.head())
-        if words in (None, "file"):
+        if option in (None, "file"):
             if self.selected is None:
                 raise ValueError(
                     f"{self.file} does not say which tokens win. Pass --select best, first or 0,2,1."
                 )
             return self.selected
         try:
-            indices = np.array([int(word) for word in str(words).split(",")])
+            indices = np.array([int(index) for index in str(option).split(",")])
         except ValueError:
-            raise BadOption(f"no selection {words!r}. Pass best, first, file, or indices: 0,2,1.") from None
+            raise BadOption(f"no selection {option!r}. Pass best, first, file, or indices: 0,2,1.") from None
         return np.full(self.tokens.n, indices[0]) if indices.size == 1 else indices
 
 
@@ -69,28 +69,28 @@ def read_problem(file: File, *, in_place: bool = False) -> Problem:
     selected = arrays.get("selected")
     if selected is None and "path_W" in arrays:
         selected = Path.load(file).selected
-    # safetensors of other tools may hold 0 and 1 for every token; one number per example is an index
+    # Files of other tools may store a boolean per token as 0 or 1. One number per example is an index.
     if selected is not None and selected.ndim > 1 and selected.shape != tokens.labels.shape:
         selected = selected.astype(bool) if np.isin(selected, (0, 1)).all() else selected
     return Problem(file, tokens, selected, arrays.get("v"))
 
 
 def out_file(out: File, *endings: str, source: File | None = None) -> File:
-    """The file to write, checked before the work and not after it: its folder, and the end of its name.
+    """The file to write. Its folder and the ending of its name are checked before the work, not after it.
 
-    A name without an end gets the first of the endings. source: what is read, and must not be replaced.
+    A name without an ending gets the first of the endings. source: a file that must not be replaced.
     """
     if out.is_dir():
         raise BadOption(f"--out is the folder {out}. Pass a file in it, such as {out / 'out'}{endings[0]}.")
-    named = out if out.suffix else out.with_name(f"{out.name}{endings[0]}")
-    if named.suffix not in endings:
+    target = out if out.suffix else out.with_name(f"{out.name}{endings[0]}")
+    if target.suffix not in endings:
         raise BadOption(
             f"{out} ends in {out.suffix}, expected {' or '.join(endings)}. Pass {out}{endings[0]}."
         )
-    check_folder(named)
-    if source is not None and named.exists() and source.exists() and named.samefile(source):
+    check_folder(target)
+    if source is not None and target.exists() and source.exists() and target.samefile(source):
         raise BadOption(f"--out is {source} itself, whose arrays it would replace. Pass another name.")
-    return named
+    return target
 
 
 def check_folder(out: File) -> None:
@@ -101,7 +101,7 @@ def check_folder(out: File) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End with one line on stderr where input is bad; say tied scores once, without code."""
+    """After an error of input end with one line on stderr; print warnings of tied scores as notes."""
     with warnings.catch_warnings(record=True, action="always", category=TiedScores) as ties:
         try:
             yield

@@ -55,7 +55,7 @@ def heads(
     with one_line_errors(), cluster_executor(cluster) as executor:
         from attsvm.heads.audit import AuditSettings
         from attsvm.heads.model import load
-        from attsvm.heads.page import as_json as written_as_json, write
+        from attsvm.heads.page import as_json as audit_as_json, write
 
         check_folder(out)
         numbered = enumerate(read_text(texts, "a file with one text per line").splitlines(), 1)
@@ -64,31 +64,31 @@ def heads(
             above=above, queries=queries, margins=margins, ablation=ablate, length=length, seed=seed
         )
         source = load(model, trust_remote_code=True) if trust_remote_code else model
-        found = _audited(source, list(lines.values()), settings, executor)
-        files = write(found, out)
-    if found.cut:
-        said = cut_message(found.cut, found.texts, length, option="--length ", lines=list(lines))
-        warn(f"note: {said}")
+        result = _audit(source, list(lines.values()), settings, executor)
+        files = write(result, out)
+    if result.cut:
+        message = cut_message(result.cut, result.texts, length, option="--length ", lines=list(lines))
+        warn(f"note: {message}")
     if as_json:
-        say_json(json.loads(written_as_json(found)))
+        say_json(json.loads(audit_as_json(result)))
     else:
-        sure = sum(head.confident > 0 for head in found.heads)
-        solved = f", {found.certified} with certified margins" if margins else ""
-        say(f"{len(found.heads)} heads, {sure} with confident selections{solved}.")
+        confident = sum(head.confident > 0 for head in result.heads)
+        solved = f", {result.certified} with certified margins" if margins else ""
+        say(f"{len(result.heads)} heads, {confident} with confident selections{solved}.")
         say("Open " + ", ".join(map(str, files)))
-    if not all(head.certified for head in found.heads):
+    if not all(head.certified for head in result.heads):
         warn("some margins are not certified: their gap exceeds 1e-8.")
         raise typer.Exit(3)
 
 
-def _audited(model: Any, texts: list[str], settings: AuditSettings, executor: Executor | None) -> Audit:
-    """The audit behind a progress bar; what was cut is said after it, in words of the command line."""
+def _audit(model: Any, texts: list[str], settings: AuditSettings, executor: Executor | None) -> Audit:
+    """The audit with a progress bar. The command warns of cut texts itself, and names its own option."""
     from attsvm.heads.audit import audit
 
-    with warnings.catch_warnings(action="ignore", category=CutTexts), bar() as shown:
-        task = shown.add_task("heads", total=None)
+    with warnings.catch_warnings(action="ignore", category=CutTexts), bar() as display:
+        task = display.add_task("heads", total=None)
 
-        def seen(heads: int, of: int) -> None:
-            shown.update(task, completed=heads, total=of)
+        def show(heads: int, total: int) -> None:
+            display.update(task, completed=heads, total=total)
 
-        return audit(model, texts, settings, progress=seen, executor=executor)
+        return audit(model, texts, settings, progress=show, executor=executor)

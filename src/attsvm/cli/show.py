@@ -10,12 +10,10 @@ import numpy as np
 import typer
 
 from attsvm._support.options import BadOption
-from attsvm.cli.app import AsJson, say, say_json
+from attsvm.cli.app import AsJson, say, say_json, show_folder
 from attsvm.cli.files import one_line_errors, out_file
-from attsvm.cli.plugins import show_folder
-from attsvm.cli.settings import read_settings
 from attsvm.cli.solve import solution_record
-from attsvm.cli.train import path_record
+from attsvm.cli.train import path_record, read_settings
 from attsvm.data.path import Path
 from attsvm.norms.names import norm_of
 from attsvm.numbers.atomic_write import naming_disk_errors
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from attsvm.program.solution import Solution
 
 CHEAP = 1 << 21
-"""Entries of the rows of a program that is solved for a picture."""
+"""Numbers in the rows of the largest program that is solved for a picture."""
 
 
 def show(
@@ -68,13 +66,13 @@ def show(
                 raise ValueError(f"{file} is a folder, and no study. Pass a .npz file, or a study's folder.")
             return
         picture = out_file(out or file.with_suffix(".svg"), ".svg", ".pdf", ".png")
-        thing = _load(file)
-        _draw(thing.plot(program_of(thing, norm)) if isinstance(thing, Path) else thing.plot(), picture)
+        result = _load(file)
+        _draw(result.plot(program_of(result, norm)) if isinstance(result, Path) else result.plot(), picture)
     if as_json:
-        record = path_record(thing) if isinstance(thing, Path) else solution_record(thing)
+        record = path_record(result) if isinstance(result, Path) else solution_record(result)
         say_json(record | {"picture": picture})
     else:
-        say(thing)
+        say(result)
         say(f"picture: {picture}")
 
 
@@ -91,17 +89,17 @@ def _load(file: File) -> Path | Solution:
     )
 
 
-def program_of(path: Path, word: str | None) -> Solution | None:
-    """The program of the tokens that a path selects, in a norm or in that of its training.
+def program_of(path: Path, norm_name: str | None) -> Solution | None:
+    """The solution for the tokens that a path selects, in a norm, by default the one that training implies.
 
-    None where no norm is known, or the program is large, has no solution or is not certified.
+    None if no norm is known, or the program is large, has no solution or is not certified.
     """
     from attsvm.program.max_margin import max_margin
 
-    norm = _limit(path) if word is None else norm_of(word)
+    norm = _limit(path) if norm_name is None else norm_of(norm_name)
     if norm is None or path.tokens.keys.size * path.tokens.e * (path.runs or 1) > CHEAP:
         return None
-    with suppress(ValueError):  # NotSeparable is one
+    with suppress(ValueError):  # such as NotSeparable
         solution = max_margin(path.tokens, path.selected, norm)
         if np.all(solution.certified):
             return solution
@@ -114,12 +112,12 @@ def _limit(path: Path) -> Norm | None:
 
     if path.state is None or "settings" not in path.state:
         return None
-    given = read_settings(str(path.state["settings"]))
-    if given.weight == "diagonal":  # whose program is one of diagonals
+    settings = read_settings(str(path.state["settings"]))
+    if settings.weight == "diagonal":  # its program is over diagonals
         return None
-    words = given.arguments()
+    arguments = settings.arguments()
     with suppress(NoTheorem):
-        return limit_norm(words["weight"], words["optimizer"], words["batch"]).norm
+        return limit_norm(arguments["weight"], arguments["optimizer"], arguments["batch"]).norm
     return None
 
 

@@ -78,25 +78,25 @@ def solution_record(solution: Solution) -> dict[str, Any]:
     """The solution in numbers; with runs, the worst or the median of them."""
     from attsvm.program.certificate import TOLERANCE
 
-    certificate = solution.certificate  # once: stored keys are read for it
+    certificate = solution.certificate  # computed once: it reads stored keys
     return {
         "norm": str(solution.norm),
         "separable": bool(np.all(solution.separable)),
         "certified": bool(np.all(solution.separable & (certificate.worst <= TOLERANCE))),
         "shape": list(solution.W.shape),
         "margin": float(np.median(solution.margin)),
-        "rank": _whole(np.median(solution.rank)),
+        "rank": _as_integer(np.median(solution.rank)),
         "active": int(solution.support.sum()),
         "constraints": int(solution.constraints.separating.sum()),
-        "rows": int(np.sum(certificate.rows)),  # what the certificate was taken over: ties too
+        "rows": int(np.sum(certificate.rows)),  # of the certificate, ties included
         "primal": float(np.max(certificate.primal)),
         "dual": float(np.max(certificate.dual)),
         "gap": float(np.max(certificate.gap)),
     }
 
 
-def _whole(number: Any) -> int | float:
-    """An integer where it is one; the median of many runs may lie between two."""
+def _as_integer(number: Any) -> int | float:
+    """An integer if the number equals one; the median of many runs may lie between two."""
     return int(number) if number == int(number) else float(number)
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path as File
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import numpy as np
 import typer
 
+from attsvm._support.options import BadOption
 from attsvm.cli.app import INTERRUPTED, AsJson, say, say_json, stop
 from attsvm.cli.files import one_line_errors, out_file, read_problem
-from attsvm.cli.settings import Training, chosen, continued, kept
 from attsvm.data.path import Path
+from attsvm.numbers.files import naming
+from attsvm.training.settings import ASKS, OPTIONS, Settings, asks
 
 CHECKPOINT = 600.0
-"""Seconds of work that a killed run may lose."""
+"""Seconds between two saves: the most work that a killed run loses."""
 
 
 def train(
@@ -76,17 +81,17 @@ def train(
     Exit code 0, 1 on bad input or where the run diverged (the path is kept), 64 on wrong usage, 130
     after Ctrl-C, 143 after SIGTERM.
     """
-    given = {"optimizer": optimizer, "norm": norm, "lr": lr, "weight": weight, "loss": loss, "steps": steps}
-    given |= {"momentum": momentum, "decay": decay, "batch": batch, "tolerance": tolerance, "seed": seed}
-    words = {name: value for name, value in given.items() if value is not None}
+    options = {"optimizer": optimizer, "norm": norm, "lr": lr, "weight": weight, "loss": loss, "steps": steps}
+    options |= {"momentum": momentum, "decay": decay, "batch": batch, "tolerance": tolerance, "seed": seed}
+    options = {name: value for name, value in options.items() if value is not None}
     out = file if resume and out is None else out
     with one_line_errors():
         out = out and out_file(out, ".npz", source=None if resume else file)
         if resume:
-            settings, before, v = continued(file, words)
-            path = _run(before.tokens, v, settings, before, out, checkpoint)
+            settings, saved, v = _load_run(file, options)
+            path = _run(saved.tokens, v, settings, saved, out, checkpoint)
         else:
-            settings, problem = chosen(words), read_problem(file)
+            settings, problem = _settings_of(options), read_problem(file)
             path = _run(problem.tokens, problem.head(), settings, None, out, checkpoint)
     with np.errstate(over="ignore"):  # the norm of a run that diverged
         record = path_record(path) | ({} if out is None else {"path": out})
@@ -97,8 +102,8 @@ def train(
                 say(f"path: {out}")
     diverged = np.asarray(path.stopped) == "diverged"
     if diverged.any():
-        who = f"{diverged.sum()} of {diverged.size} runs" if diverged.ndim else "the run"
-        stop(f"{who} diverged; the last finite weight is kept. Pass a smaller --lr.", **record)
+        runs = f"{diverged.sum()} of {diverged.size} runs" if diverged.ndim else "the run"
+        stop(f"{runs} diverged; the last finite weight is kept. Pass a smaller --lr.", **record)
     if as_json:
         say_json(record)
 
@@ -124,41 +129,104 @@ def _least_mass(path: Path) -> float:
 
 
 def _run(
-    tokens: Any, v: Any, settings: Training, before: Path | None, out: File | None, checkpoint: float
+    tokens: Any, v: Any, settings: Training, saved: Path | None, out: File | None, checkpoint: float
 ) -> Path:
-    """Train, and write the path: at the end, on the way, and after Ctrl-C."""
+    """Train, and save the path: at the end, every `checkpoint` seconds, and after Ctrl-C."""
     try:
         from attsvm.training.prediction_heads import Linear
         from attsvm.training.segments import Paused, pausing
         from attsvm.training.train import train as descend
 
-        given, often = settings.arguments(), out is not None and checkpoint > 0
+        arguments = settings.arguments()
         while True:
-            start = {} if before is None else {"init": None}
+            start = {} if saved is None else {"init": None}
             try:
-                with pausing(checkpoint if often else math.inf):
-                    path = descend(tokens, Linear(v), resume=before, **given | start)
+                with pausing(checkpoint if out is not None and checkpoint > 0 else math.inf):
+                    path = descend(tokens, Linear(v), resume=saved, **arguments | start)
                 break
             except Paused as pause:
-                before = pause.path
-                _keep(before, settings, v, out)
-    except KeyboardInterrupt as interrupted:
-        far: Path | None = getattr(interrupted, "path", None)
-        _keep(far, settings, v, out)
-        _interrupted(far, settings, out)
-    _keep(path, settings, v, out)
+                saved = pause.path
+                _save(saved, settings, v, out)
+    except KeyboardInterrupt as interrupt:
+        partial: Path | None = getattr(interrupt, "path", None)
+        _save(partial, settings, v, out)
+        _interrupted(partial, settings, out)
+    _save(path, settings, v, out)
     return path
 
 
-def _keep(path: Path | None, settings: Training, v: Any, out: File | None) -> None:
+def _save(path: Path | None, settings: Training, v: Any, out: File | None) -> None:
+    """Save a path with its settings and head, from which `_load_run` continues."""
     if path is not None and out is not None:
-        kept(path, settings, v).save(out)
+        state = {"settings": np.array(json.dumps(asdict(settings))), "head": np.asarray(v)}
+        path.changed(state={**(path.state or {}), **state}).save(out)
 
 
 def _interrupted(path: Path | None, settings: Training, out: File | None) -> NoReturn:
     if path is None:
         stop("interrupted before the first step.", INTERRUPTED)
-    far = f"interrupted after {path.index[-1]:,} of {settings.steps:,} steps"
+    message = f"interrupted after {path.index[-1]:,} of {settings.steps:,} steps"
     if out is None:
-        stop(f"{far}. Nothing is kept: pass --out FILE to keep the path.", INTERRUPTED)
-    stop(f"{far}. Go on from there: attsvm train {out} --resume", INTERRUPTED)
+        stop(f"{message}. Nothing is kept: pass --out FILE to keep the path.", INTERRUPTED)
+    stop(f"{message}. Go on from there: attsvm train {out} --resume", INTERRUPTED)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True)
+class Training(Settings):
+    """The settings of a run: those of a study, the tolerance, and the seed of its start and its batches."""
+
+    tolerance: float | None = None
+    seed: int | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        from attsvm.training.batches import Batches
+        from attsvm.training.init import uniform
+
+        start = None if self.seed is None else uniform(self.seed)
+        batch = Batches(self.batch, self.seed or 0) if self.batch else None
+        return super().arguments() | {"tolerance": self.tolerance, "init": start, "batch": batch}
+
+
+def _settings_of(options: Mapping[str, Any]) -> Training:
+    """The settings of these options. Raises for an option without effect."""
+    settings = Training(**options)
+    accepted = asks(settings.optimizer)
+    for name in OPTIONS:
+        if name in options and name not in accepted:
+            optimizers = " or ".join(optimizer for optimizer, names in ASKS.items() if name in names)
+            raise BadOption(
+                f"--{name} has no effect with --optimizer {settings.optimizer}. Drop it, or pass "
+                f"--optimizer {optimizers}."
+            )
+    return settings
+
+
+def _load_run(file: File, options: Mapping[str, Any]) -> tuple[Training, Path, Any]:
+    """The settings, path and head of a saved run; of the options only `steps` may change."""
+    path = Path.load(file)
+    if path.state is None or not {"settings", "head"} <= path.state.keys():
+        raise ValueError(
+            f"{file} is no run of attsvm train. Go on in Python: attsvm.train(…, resume=Path.load(file))."
+        )
+    for name in options.keys() - {"steps"}:
+        raise BadOption(f"--{name} cannot change with --resume: the run keeps its own. Drop it.")
+    with naming(file):
+        settings = replace(read_settings(str(path.state["settings"])), **options)
+    if settings.steps <= path.index[-1]:
+        raise ValueError(f"{file} has taken {path.index[-1]} steps. Pass --steps with a larger number.")
+    return settings, path, path.state["head"]
+
+
+def read_settings(text: str) -> Training:
+    """The settings that `_save` wrote, with their types checked."""
+    try:
+        settings = Training(**json.loads(text))
+        kinds = get_type_hints(Training).items()
+        if not all(isinstance(getattr(settings, name), kind) for name, kind in kinds):
+            raise TypeError
+    except (ValueError, TypeError):
+        raise ValueError("the settings of the run are damaged. Train again.") from None
+    return settings
