@@ -57,6 +57,11 @@ MESSAGES = {
         ValueError,
         r"labels must be −1 or \+1, got 0.0, 1.0, 2.0. Of several.*np.where\(labels == 2, 1, -1\)",
     ),
+    "a head for its vector": (
+        lambda: att.scores(att.Tokens(KEYS), att.Linear(np.ones(KEYS.shape[-1]))),
+        TypeError,
+        r"the head v is of type Linear. Pass its vector of numbers, such as Linear\(v\)\.v",
+    ),
     "arrays of numpy": (
         of_torch("attention_statistics", (1, 2, 3, 4), (1, 2, 3, 4), library="numpy"),
         TypeError,

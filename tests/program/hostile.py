@@ -75,6 +75,22 @@ def tied_scales(r: Random) -> Case:
     return replace(case, keys=case.keys * powers(r, -size, size, (len(asked), 1, 1)), required=asked)
 
 
+def uneven_tokens(r: Random) -> Case:
+    """Tokens, examples or entries at scales of their own, with ties and required margins of 1e±6, or none."""
+    case, size, kind = planted(r), r.uniform(2, 12), r.integers(3)
+    n, T = case.selected.shape
+    keys, own = case.keys - anchors(case), powers(r, -size, size, (n, 1, 1))
+    if kind == 0:
+        keys = powers(r, -size, size, (n, T, 1)) * keys
+    elif kind == 1:
+        keys = own * powers(r, -size / 2, size / 2, case.keys.shape[2]) * case.keys
+    else:
+        keys = own * (case.keys + powers(r, 0, 7, (n, 1, 1)) * r.standard_normal((n, 1, keys.shape[2])))
+    asked = np.where(r.random(n) < r.choice([0.0, 0.4]), 0.0, powers(r, -size / 2, size / 2, n))
+    case = tied(r, replace(case, keys=keys, required=asked), r.choice([0.0, 0.15, 0.3]))
+    return case if r.random() < 0.8 else replace(case, norm=frobenius, slack=powers(r, -8, 8, n))
+
+
 def soft_tied_scales(r: Random) -> Case:
     """The same with a price for falling short."""
     return replace(tied_scales(r), norm=frobenius, slack=powers(r, -6, 6))
@@ -335,5 +351,14 @@ def _of_size(r: Random, n: int, T: int) -> Case:
 
 FAMILIES |= {
     function.__name__: function
-    for function in (spectra, max_norms, tied_scales, soft_tied_scales, large, long_sequences, large_ties)
+    for function in (
+        spectra,
+        max_norms,
+        tied_scales,
+        soft_tied_scales,
+        large,
+        long_sequences,
+        large_ties,
+        uneven_tokens,
+    )
 }

@@ -9,6 +9,7 @@ import pytest
 
 from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius, l1
+from attsvm.program.assumptions import in_margin_cone
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotCertified, NotSeparable
@@ -67,6 +68,30 @@ def test_a_row_without_a_margin_is_measured_in_logits_whatever_the_scale_of_its_
         off = replace(solution, W=W, multipliers=lam).certificate
         assert off.primal >= 0.5 - SAME
         assert solution.certified
+
+
+@pytest.mark.parametrize("alone", ["tied", "masked"])
+def test_a_margin_that_no_row_asks_for_excuses_no_tie(alone, norm):
+    # The first example asks for 1e12, but has no token that loses: the last one's tie is off by half a logit.
+    keys = np.array([[[1.0, 2.0], [1, 2]], [[1, 0], [0, 0]], [[0, 1], [0, 0]]])
+    mask = np.array([[True, alone == "tied"], [True, True], [True, True]])
+    tokens, selected = Tokens(keys, mask=mask), mask & [[True, True], [True, False], [True, True]]
+    solution = max_margin(tokens, selected, norm, required=[1e12, 1.0, 1.0])
+    lam = np.array([0.0, 1.0, 0.0])[-solution.multipliers.size :]
+    off = replace(solution, W=np.array([[1.0], [0.5]]), multipliers=lam)
+    assert solution.certified and solution.required[0] == 1e12
+    assert off.certificate.primal >= 0.5 - SAME
+    long = replace(solution, W=3 * solution.W)
+    assert solution.support.sum() == 1 and not long.support.any()
+    assert in_margin_cone(solution.W, solution, 0.999)
+    assert not in_margin_cone(-solution.W, solution, 0.999)
+
+
+def test_the_tie_of_a_large_example_holds_in_logits_beside_a_margin_that_no_row_asks_for():
+    keys = np.array([[[0.0, 0.0], [0, 0]], [[1e-9, 0.0], [0, 0]], [[1e8, 3e7], [0, 0]]])
+    selected = [[True, True], [True, False], [True, True]]
+    solution = max_margin(Tokens(keys), selected, required=[1e12, 1.0, 1.0])
+    assert solution.certified and abs(_exact_logit(keys[2, 0], solution.W)) <= 1e-8  # it was off by 2.4
 
 
 def _exact_logit(key, W):

@@ -273,6 +273,14 @@ def test_a_head_of_wrong_width_is_named():
         regularisation_path(tokens, Linear(v[:3]), radii=[1.0])
 
 
+@pytest.mark.filterwarnings("error")
+def test_where_no_token_loses_the_path_stays_at_zero_and_all_starts_agree():
+    alone, alike = np.array([[[1.0, 2.0]], [[0.5, -1.0]]]), np.array([[[1.0, 2.0], [1.0, 2.0]]])
+    for keys in (alone, alike):  # the excess is −∞ everywhere
+        found = regularisation_path(Tokens(keys), Linear([1.0, 1.0]), radii=[1.0, 10.0], starts=2)
+        assert not found.W.any() and (found.agreed == 2).all() and (found.log_excess == -np.inf).all()
+
+
 def test_tokens_of_one_key_count_by_the_mean_of_their_values():
     random = np.random.default_rng(0)
     keys, values, head = (

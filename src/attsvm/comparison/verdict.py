@@ -280,9 +280,10 @@ def classify(path: Path, v: ArrayLike, solution: Solution | None = None) -> Any:
     """
     if solution is not None:
         _check(path, solution)
-        if solution.slack is not None or (solution.selected != path.selected).any():
+        if not _is_of_the_definition(path, solution):
             raise ValueError(
-                "the solution is not the max-margin program of the tokens that the path attends to. "
+                "the solution is not the max-margin program of the tokens that the path attends to, "
+                "in the Frobenius norm and with one margin for all. "
                 "Pass max_margin(path.tokens, path.selected), or none."
             )
     moved = _moved(path)
@@ -328,6 +329,16 @@ def _check(path: object, solution: object, masked: bool = False) -> None:
             f"the solution is of other tokens than the path: keys or queries differ, or {masks}. "
             "Solve for the path's: max_margin(path.tokens, path.selected)."
         )
+
+
+def _is_of_the_definition(path: Path, solution: Solution) -> bool:
+    """Whether this program defines local optimality: other norms and margins have other support tokens."""
+    norm, required = solution.norm, np.asarray(solution.required)
+    if path.W.shape[-1] == 1:
+        norm = capabilities_of(norm).on_column or norm
+    same_margin = (required > 0).all() and (required == required.max(-1, keepdims=True)).all()
+    selects_it = (solution.selected == path.selected).all()
+    return bool(capabilities_of(norm).euclidean and same_margin and selects_it and solution.slack is None)
 
 
 def _same_tokens(path: Tokens, solution: Tokens, masked: bool) -> bool:

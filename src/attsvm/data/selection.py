@@ -182,7 +182,11 @@ def matching_runs(tokens: Tokens, selected: ArrayLike) -> Tokens:
 def as_head(tokens: Tokens, v: ArrayLike) -> Float:
     """Check a linear head (c,), with runs also (runs, c), and return it as float64."""
     tokens = as_tokens(tokens)
-    head = np.asarray(v, dtype=np.float64)
+    try:
+        head = np.asarray(v, dtype=np.float64)
+    except TypeError:
+        wanted = "its vector of numbers, such as Linear(v).v"
+        raise TypeError(f"the head v is of type {type(v).__name__}. Pass {wanted}.") from None
     width = tokens.values.shape[-1]
     allowed = [(width,)] if tokens.runs is None else [(width,), (tokens.runs, width)]
     if head.shape not in allowed:

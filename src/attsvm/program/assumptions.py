@@ -86,7 +86,7 @@ def in_margin_cone(W: Float, solution: Solution, fraction: float) -> Any:
     """
     rows = solution.constraints
     margins = rows.token_margins(W) / frobenius.value(W)[..., None, None]
-    rounding = TOLERANCE * solution.required.max(-1, keepdims=True)  # a margin of zero may come out below
+    rounding = TOLERANCE * rows.units.required.max(-1, keepdims=True)  # a margin of zero may come out below
     bound = (fraction * solution.required - rounding) / frobenius.value(solution.W)[..., None]
     return ((margins >= bound[..., None]) | ~rows.separating).all((-2, -1))
 

@@ -71,7 +71,7 @@ class Constraints:
         keys, queries, exponent, reach = tokens.in_units
         anchor = selection.argmax(-1)
         active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
-        margins = as_required(tokens, required)
+        margins = _asked(as_required(tokens, required), np.asarray((tokens.mask & ~selection).any(-1)))
         scaled, unit = near_one(margins, exponent)
         hard = np.full(margins.shape, np.inf)
         units = Units(margins, hard if slack is None else slack, exponent, unit, np.zeros_like(unit))
@@ -432,6 +432,16 @@ def as_required(tokens: Tokens, required: ArrayLike) -> Float:
     if not np.isfinite(margins).all() or (margins < 0).any():
         raise ValueError("required must be finite and ≥ 0: the margin each example asks for.")
     return margins
+
+
+def _asked(margins: Float, asks: Bool) -> Float:
+    """The required margins (…, n), where no row asks for one no larger than those that are asked for.
+
+    asks (…, n): the examples with a token that is not selected. Ties are measured against the largest margin.
+    """
+    if asks.all():
+        return margins
+    return np.where(asks, margins, np.minimum(margins, np.where(asks, margins, 0.0).max(-1, keepdims=True)))
 
 
 def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:

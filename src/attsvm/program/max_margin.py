@@ -14,7 +14,7 @@ from attsvm.norms import Norm, frobenius
 from attsvm.norms.names import as_norm
 from attsvm.program.answer import over_runs
 from attsvm.program.certificate import TOLERANCE
-from attsvm.program.constraints import Constraints, as_slack
+from attsvm.program.constraints import Constraints, as_required, as_slack
 from attsvm.program.solution import NotCertified, NotSeparable, Solution
 from attsvm.program.solve import by_engines, solve
 
@@ -66,7 +66,7 @@ def max_margin(
         norm,
         W,
         program.pack(multipliers),
-        program.units.required,
+        as_required(tokens, required),
         separable,
         price,
     )

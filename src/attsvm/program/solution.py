@@ -123,7 +123,7 @@ class Solution:
     def support(self) -> Bool:
         """Tokens whose constraint is active, bool (n, T): margin equal to the required one (less ξ)."""
         rows = self.constraints
-        largest = np.maximum(self.required.max(-1), np.finfo(float).tiny)[..., None, None]
+        largest = np.maximum(rows.units.required.max(-1), np.finfo(float).tiny)[..., None, None]
         short = 0.0 if self.slack is None else self.shortfall[..., None]
         over = (rows.token_margins(self.W) - self.required[..., None] + short) / largest
         return rows.separating & (over <= SUPPORT) & np.asarray(self.separable)[..., None, None]

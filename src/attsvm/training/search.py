@@ -240,7 +240,8 @@ def _refreshed(
     hurried = best & ~np.asarray(fresh.stationary)
     if answer is not None:  # where both end in one place, one of them need not go on
         least = answer.rank.min(1, keepdims=True)
-        hurried &= np.abs(fresh.rank - least) > agreement(fresh)
+        with np.errstate(invalid="ignore"):  # two excesses of zero are one place: −∞ − −∞ is not above
+            hurried &= np.abs(fresh.rank - least) > agreement(fresh)
     if hurried.any():
         again = search._replace(params=fresh.params, head=fresh.head)
         fresh = where(hurried, again.solve(radius, head_radius, still=~hurried), fresh)
