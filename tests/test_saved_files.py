@@ -140,7 +140,7 @@ def full_disk():
 
 def pages():
     """Texts that are saved, by the name of their file."""
-    from attsvm.explorer.show import Explorer
+    from attsvm.explorer.page import Explorer
 
     return {"page": Explorer("x" * 1000).save}
 

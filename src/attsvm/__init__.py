@@ -78,7 +78,7 @@ if TYPE_CHECKING:
         soft_sparsity as soft_sparsity,
     )
     from attsvm.data.tokens import Tokens as Tokens
-    from attsvm.explorer.show import explore as explore
+    from attsvm.explorer.page import explore as explore
     from attsvm.norms import (
         Capabilities as Capabilities,
         Entrywise as Entrywise,

@@ -8,13 +8,19 @@ from attsvm.datasets.benign_overfitting import flipped_examples, signal_and_nois
 from attsvm.datasets.counting import separable_share
 from attsvm.datasets.even_pairs import even_pairs, parity
 from attsvm.datasets.match_and_copy import match_and_copy
-from attsvm.datasets.max_margin_selection import joint_training, several_inputs, single_input, two_scores
-from attsvm.datasets.mirror_descent import joint_mirror
 from attsvm.datasets.one_location import LocationRisk, Overlaps, one_location
+from attsvm.datasets.paper_instances import (
+    joint_mirror,
+    joint_training,
+    several_inputs,
+    single_input,
+    two_clouds,
+    two_fans,
+    two_scores,
+)
 from attsvm.datasets.random import orthogonal, prompt_sphere, sphere
 from attsvm.datasets.sinks import trigger_means
 from attsvm.datasets.sparse_signals import capacity, planted, sparse_signals
-from attsvm.datasets.transformers_as_svms import two_clouds, two_fans
 
 __all__ = [
     "LocationRisk",

@@ -1,12 +1,13 @@
-"""Signal tokens among noise, with some labels wrong: when does attention that fits them all still generalise?
+"""Signal tokens among noise with some wrong labels: when does attention that fits all labels generalise?
 
 Both models have two orthogonal signals, μ₊ = signal · e₁ and μ₋ = signal · e₂, and noise of unit variance in
 every coordinate, so that the signal-to-noise ratio is signal/√d.
 
-What is learnt from zero stays in the span of the training tokens. `in_span=True` draws them in coordinates of
-that span, n T + 2 at most instead of d: the first two are those of the signals, the rest of the noise is the
-triangular factor of a Gaussian matrix (Bartlett 1933). Same law, and the same losses and gradients. Fresh
-noise is standard normal in these coordinates, too; what it has outside of them meets nothing that was learnt.
+Training from zero stays in the span of the training tokens. `in_span=True` draws tokens in at most n T + 2
+coordinates of that span instead of d: the first two are those of the signals, and the noise in the others is
+the triangular factor of a Gaussian matrix (Bartlett 1933). The law, the losses and the gradients are the
+same. Fresh noise is standard normal in these coordinates, too; a trained model ignores its coordinates
+outside of the span.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def signal_and_noise(
 
         x₁ = μ_y + ε₁,  x₂ = weak μ_y + ε₂,  x₃ = weak μ_{−y} + ε₃,  x_t = ε_t,      ε ~ N(0, I_d)
 
-    Classes alternate, and labels are wrong as `flipped_examples(n, flipped)` says: as many in either class.
-    fresh: 0 for the training inputs, or so many test inputs, all labels right, from a stream of their own;
-        with the same n, T, d and in_span they are in the coordinates of the training inputs.
+    Classes alternate. `flipped_examples(n, flipped)` have wrong labels, equally many in both classes.
+    fresh: 0 for the training inputs, or the number of test inputs. These have correct labels and a separate
+        random stream; with equal n, T, d and in_span they have the coordinates of the training inputs.
     Draw order: noise along the signals, noise.
     Returns keys (n, T, d) and the fixed head (μ₊ − μ₋)/(√2 signal²).
     Reference: Sakamoto and Sato 2025, "Benign Overfitting in Token Selection of Attention Mechanism".
@@ -81,10 +82,10 @@ def signal_beside_noise(
 
         x_s = μ_y,  x_t = ξ_t ~ N(0, I − μ₊μ₊ᵀ/signal² − μ₋μ₋ᵀ/signal²),  t ≠ s
 
-    Classes are drawn evenly, and each label is wrong with probability `flipped`. The first two coordinates
-    show the class, whatever the label: noise is zero there.
+    Classes are equally likely, and each label is wrong with probability `flipped`. The first two coordinates
+    are those of the signals: noise is zero there.
     fresh: as in `signal_and_noise`. Draw order: classes, wrong labels, places, noise.
-    Returns keys (n, T, d) and the head v = 0: the theory trains it together with the prompt, from zero.
+    Returns keys (n, T, d) and the head v = 0, which the theory trains together with the prompt, from zero.
     Reference: Magen et al. 2025, "Benign Overfitting in Single-Head Attention", for T = 2.
     """
     n, T, d, fresh = check_sizes(n=(n, 2), T=(T, 2), d=(d, SIGNALS + 1), fresh=(fresh, 0))
@@ -95,16 +96,15 @@ def signal_beside_noise(
         classes, wrong = rng.integers(2, size=count), rng.random(count) < (0 if fresh else flipped)
         place = np.arange(T) == rng.integers(T, size=count)[:, None]
         along = np.where(place[..., None], signal * np.eye(SIGNALS)[classes][:, None], 0.0)
-        # Only the noise tokens are drawn, so that the span has n (T − 1) directions of noise.
+        # Noise is drawn for the noise tokens only, so that the span has n (T − 1) directions of noise.
         noise = _noise(rng, (count, T - 1), d, n * (T - 1), bool(fresh), in_span)
         across = np.zeros((count, T, noise.shape[-1]))
         across[~place] = noise.reshape(-1, noise.shape[-1])
         return {"keys": _joined(along, across), "labels": np.where((classes == 0) != wrong, 1.0, -1.0)}
 
-    parts = draw_runs(draw, seed, test=bool(fresh))
-    return Tokens(parts["keys"], labels=parts["labels"]), np.zeros(
-        (*parts["keys"].shape[:-3], parts["keys"].shape[-1])
-    )
+    arrays = draw_runs(draw, seed, test=bool(fresh))
+    keys = arrays["keys"]
+    return Tokens(keys, labels=arrays["labels"]), np.zeros((*keys.shape[:-3], keys.shape[-1]))
 
 
 def flipped_examples(n: int, share: float) -> Bool:
@@ -127,8 +127,8 @@ def _noise(
     if fresh or not in_span:
         return noise
     rows = np.tril(noise.reshape(-1, width))
-    own = np.arange(width)
-    rows[own, own] = np.sqrt(rng.chisquare(across - own))
+    diagonal = np.arange(width)
+    rows[diagonal, diagonal] = np.sqrt(rng.chisquare(across - diagonal))
     return np.asarray(rows.reshape(noise.shape))
 
 

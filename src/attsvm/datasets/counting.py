@@ -18,8 +18,8 @@ def separable_share(n: int, T: int, d: int) -> float:
 
     V is the n-fold convolution of `face_shares(T)`. Exact for Gaussian keys and a selection that does not
     depend on them; for T = 2 it is Cover's count.
-    There is a prompt unless the null space of the keys, a random space of codimension d, meets the product
-    of n cones spanned by e_t − e_s; a cone's chance of that is told by its intrinsic volumes V.
+    No prompt exists if the null space of the keys, a random space of codimension d, meets the product of n
+    cones spanned by e_t − e_s. The intrinsic volumes V of a cone give the probability of that.
     Reference: Amelunxen, Lotz, McCoy, Tropp 2014, "Living on the edge", conic kinematic formula [derived].
     """
     n, T, d = check_sizes(n=(n, 1), T=(T, 2), d=(d, 1))
@@ -27,7 +27,7 @@ def separable_share(n: int, T: int, d: int) -> float:
     for _ in range(n):
         volumes = np.convolve(volumes, face_shares(T))
     above, below = 2 * volumes[d + 1 :: 2].sum(), 2 * volumes[(d - 1) % 2 : d : 2].sum()
-    return float(below if below < above else 1 - above)  # a chance near 0 has its own digits
+    return float(below if below < above else 1 - above)  # no cancellation near 0
 
 
 @lru_cache(maxsize=64)
@@ -37,8 +37,8 @@ def face_shares(T: int) -> Float:
         V_k = C(T − 1, k) · P(of k + 1 Gaussians only the first is below their mean)
                           · E Φ(g / √(k + 1))^(T − 1 − k)
 
-    V_k is the chance that the projection of a Gaussian vector on the cone has k positive coefficients. In
-    logarithms: C(T − 1, k) overflows where the chances underflow.
+    V_k is the probability that the projection of a Gaussian vector on the cone has k positive coefficients.
+    Computed in logarithms, because C(T − 1, k) overflows where the probabilities underflow.
     """
     from scipy.special import gammaln, log_ndtr, logsumexp
 
@@ -46,16 +46,16 @@ def face_shares(T: int) -> Float:
     k = np.arange(T)
     powers = (T - 1 - k)[:, None] * log_ndtr(g / np.sqrt(k + 1)[:, None])
     outside = logsumexp(np.log(weight) + powers, axis=1) - np.log(2 * pi) / 2
-    chosen = gammaln(T) - gammaln(k + 1) - gammaln(T - k)
-    return np.exp(chosen + np.array([_log_inside(int(j)) for j in k]) + outside)
+    log_binomial = gammaln(T) - gammaln(k + 1) - gammaln(T - k)
+    return np.exp(log_binomial + np.array([_log_inside(int(j)) for j in k]) + outside)
 
 
 @cache
 def _log_inside(k: int) -> float:
     """log P(of k + 1 Gaussians only the first is below their mean), by an integral along a complex line.
 
-    The k deviations from the mean have the correlation −1/k, which an imaginary common part gives; the line
-    goes through the saddle, where nothing cancels.
+    The k deviations from the mean have correlation −1/k, that of variables with an imaginary common term. The
+    line passes through the saddle point, so that the integrand does not oscillate.
     """
     if k == 0:
         return 0.0

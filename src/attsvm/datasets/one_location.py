@@ -1,5 +1,4 @@
-"""One informative location: a response that one token of L carries, and the exact risk of erf-attention on
-it.
+"""One informative location: one token carries the response; and the exact risk of erf-attention on such data.
 
 "Attention Layers Provably Solve Single-location Regression" (Marion, Berthier, Biau, Boyer 2025,
 arXiv 2410.01537).
@@ -20,11 +19,11 @@ from attsvm.datasets.random import Seed, draw_runs, on_sphere
 from attsvm.numbers import Float
 
 NODES = 120
-"""Of the Gauss-Hermite rule: 1e-12 for λ up to 1, 1e-6 at 2."""
+"""Nodes of the Gauss-Hermite rule: its error is 1e-12 for λ up to 1, and 1e-6 at 2."""
 
 
 class Truth(NamedTuple):
-    """What `one_location` hides: unit vectors k*, v* (d,), the place (n,) and the response Y (n,)."""
+    """Hidden parameters of `one_location`: unit vectors k*, v* (d,), the place (n,), the response Y (n,)."""
 
     k: Float
     v: Float
@@ -46,9 +45,9 @@ def one_location(
 
         x_J ~ N(√(d/2) k*, variance · I),  x_t ~ N(0, I),  Y = x_Jᵀ v* + noise · N(0, 1),   k* ⊥ v*, J uniform
 
-    Values hold x_tᵀ v* − Y (n, T, 1): the prompt model of these tokens with `SquaredError()` is the
-    regression with v* known. fresh: 0 for the training inputs, or so many test inputs, from a stream of their
-    own, with the same k* and v*. Draw order: k*, v*; places, tokens, noise. Returns Tokens and the truth.
+    Values are x_tᵀ v* − Y (n, T, 1): the prompt model of these tokens with `SquaredError()` is the regression
+    for known v*. fresh: 0 for the training inputs, or the number of test inputs, from a separate stream, with
+    the same k* and v*. Draw order: k*, v*; places, tokens, noise. Returns Tokens and the truth.
     """
     n, T, d, fresh = check_sizes(n=(n, 1), T=(T, 2), d=(d, 2), fresh=(fresh, 0))
     if not (is_finite(variance) and variance >= 0):
@@ -60,27 +59,26 @@ def one_location(
         return {"k": k, "v": on_sphere(v - k * (k @ v))}
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:
-        drawn = directions(rng)
+        k_and_v = directions(rng)
         place, tokens = rng.integers(T, size=count), rng.standard_normal((count, T, d))
-        return drawn | {"place": place.astype(float), "keys": tokens, "noise": rng.standard_normal(count)}
+        return k_and_v | {"place": place.astype(float), "keys": tokens, "noise": rng.standard_normal(count)}
 
-    parts = draw_runs(draw, seed, test=bool(fresh)) | draw_runs(
-        directions, seed
-    )  # those of the training inputs
-    k, v, keys = parts["k"], parts["v"], parts["keys"]
-    here = (np.arange(T) == parts["place"][..., None])[..., None]
-    keys = np.where(here, np.sqrt(d / 2) * k[..., None, None, :] + np.sqrt(variance) * keys, keys)
+    arrays = draw_runs(draw, seed, test=bool(fresh))
+    arrays |= draw_runs(directions, seed)  # test inputs have the directions of the training inputs
+    k, v, keys = arrays["k"], arrays["v"], arrays["keys"]
+    informative = (np.arange(T) == arrays["place"][..., None])[..., None]
+    keys = np.where(informative, np.sqrt(d / 2) * k[..., None, None, :] + np.sqrt(variance) * keys, keys)
     along = np.matmul(keys, v[..., None, :, None])
-    response = np.where(here, along, 0).sum(-2)[..., 0] + noise * parts["noise"]
+    response = np.where(informative, along, 0).sum(-2)[..., 0] + noise * arrays["noise"]
     tokens = Tokens(keys, values=along - response[..., None, None])
-    return tokens, Truth(k, v, parts["place"].astype(np.intp), response)
+    return tokens, Truth(k, v, arrays["place"].astype(np.intp), response)
 
 
 # ---------------------------------------------------------------------- the exact risk
 
 
 class Overlaps(NamedTuple):
-    """k·k*, v·v*, k·v, v·k*, k·v* of unit vectors k and v: all that the risk depends on."""
+    """k·k*, v·v*, k·v, v·k*, k·v* of unit vectors k and v, which determine the risk."""
 
     kappa: Float | float
     nu: Float | float
@@ -93,8 +91,9 @@ class Overlaps(NamedTuple):
 class LocationRisk:
     """The risk E (Y − Σ_t erf(λ x_tᵀ k) x_tᵀ v)² of `one_location`, exactly, and its gradient.
 
-    It is a sum of Gaussian means in one variable (the rest of x given xᵀk is integrated by hand), each by
-    Gauss-Hermite nodes. Where k ⊥ v, k ⊥ v* and v ⊥ k* it is `on_manifold`, in closed form.
+    It is a sum of Gaussian means in one variable, xᵀk; the other directions of x are integrated in closed
+    form. Each mean is computed by a Gauss-Hermite rule. Where k ⊥ v, k ⊥ v* and v ⊥ k* the risk is
+    `on_manifold`.
     """
 
     d: int = 400
@@ -104,31 +103,32 @@ class LocationRisk:
     noise: float = 0.0
 
     def on_manifold(self, kappa: Float | float, nu: Float | float) -> Float:
-        """noise² + γ² − 2γ² ν erf(λκ√(d/(2 + 4λ²γ²))) + γ² ζ(λκ√(d/2), λγ) + (T − 1) ζ(0, λ),  γ² =
-        variance."""
+        """The risk in closed form, with γ² = variance.
+
+        noise² + γ² − 2γ² ν erf(λκ√(d/(2 + 4λ²γ²))) + γ² ζ(λκ√(d/2), λγ) + (T − 1) ζ(0, λ)
+        """
         from scipy.special import erf
 
         lam, var = self.sharpness, self.variance
         mean = erf(lam * kappa * np.sqrt(self.d / (2 + 4 * lam**2 * var)))
-        own = zeta(lam * kappa * np.sqrt(self.d / 2), lam * np.sqrt(var))
-        return np.asarray(
-            self.noise**2 + var * (1 - 2 * nu * mean + own) + (self.T - 1) * zeta(0.0, lam), dtype=float
-        )
+        square = zeta(lam * kappa * np.sqrt(self.d / 2), lam * np.sqrt(var))
+        informative = var * (1 - 2 * nu * mean + square)
+        return np.asarray(self.noise**2 + informative + (self.T - 1) * zeta(0.0, lam), dtype=float)
 
     def value(self, at: Overlaps) -> Float:
         return self._computed(at)[0]
 
     def gradient(self, at: Overlaps) -> Overlaps:
-        """Its derivative in each overlap."""
+        """The derivative of the risk in each overlap."""
         return self._computed(at)[1]
 
     def _computed(self, at: Overlaps) -> tuple[Float, Overlaps]:
         kappa, nu, c, p, q = (np.asarray(x, dtype=float)[..., None] for x in at)
-        root, var, far = np.sqrt(self.d / 2), self.variance, self.T - 1
+        root, var, count = np.sqrt(self.d / 2), self.variance, self.T - 1
         gamma, g, weight = np.sqrt(var), *_gaussian()
         f, slope = _erf(self.sharpness, root * kappa + gamma * g)
         plain, _ = _erf(self.sharpness, g)
-        b, rest = root * p + gamma * c * g, var * (1 - c * c)
+        b, b_variance = root * p + gamma * c * g, var * (1 - c * c)
         read = q * g * gamma * b + var * (nu - c * q)  # E[x_Jᵀv · (Y − noise) | x_Jᵀk]
         dc_b, dp_b = gamma * g, root
 
@@ -136,15 +136,18 @@ class LocationRisk:
             return np.asarray((x * weight).sum(-1))
 
         m0, dm0 = mean(c * plain * g), mean(plain * g)
-        m1, own = mean(f * b), mean(f * f * (b * b + rest) - 2 * f * read)
-        others = mean(plain**2 * (c * c * g * g + 1 - c * c))
-        value = var + self.noise**2 + own + 2 * far * m0 * m1 + far * others + far * (far - 1) * m0**2
-        across = 2 * far * m0
-        by_kappa = mean(root * slope * (2 * f * (b * b + rest) - 2 * read)) + across * mean(root * slope * b)
+        m1, informative = mean(f * b), mean(f * f * (b * b + b_variance) - 2 * f * read)
+        noise_tokens = mean(plain**2 * (c * c * g * g + 1 - c * c))
+        value = var + self.noise**2 + informative + 2 * count * m0 * m1
+        value = value + count * noise_tokens + count * (count - 1) * m0**2
+        across = 2 * count * m0
+        by_kappa = mean(root * slope * (2 * f * (b * b + b_variance) - 2 * read)) + across * mean(
+            root * slope * b
+        )
         by_nu = mean(-2 * var * f)
         by_c = mean(f * f * (2 * b * dc_b - 2 * var * c) - 2 * f * (q * g * gamma * dc_b - var * q))
-        by_c += across * mean(f * dc_b) + 2 * far * dm0 * m1 + 2 * far * (far - 1) * m0 * dm0
-        by_c += far * mean(plain**2 * (2 * c * g * g - 2 * c))
+        by_c += across * mean(f * dc_b) + 2 * count * dm0 * m1 + 2 * count * (count - 1) * m0 * dm0
+        by_c += count * mean(plain**2 * (2 * c * g * g - 2 * c))
         by_p = mean(2 * f * f * b * dp_b - 2 * f * q * g * gamma * dp_b) + across * mean(f * dp_b)
         by_q = mean(-2 * f * (g * gamma * b - var * c))
         return value, Overlaps(by_kappa, by_nu, by_c, by_p, by_q)

@@ -59,12 +59,12 @@ def _signs(numbers: Float) -> Float:
 
 
 def _drawn(draw: Callable[[TorchNormals], tuple[Float, ...]], seed: Seed) -> list[Float]:
-    """The parts of one draw, or of several with a leading runs axis, in float64."""
+    """The arrays of one draw, or of several with a leading runs axis, in float64."""
     seeds = as_seeds(seed)
     if isinstance(seeds, int):
-        return [part.astype(float) for part in draw(TorchNormals(seeds))]
-    draws = [draw(TorchNormals(one)) for one in seeds]
-    return [np.stack(part).astype(float) for part in zip(*draws, strict=True)]
+        return [array.astype(float) for array in draw(TorchNormals(seeds))]
+    draws = [draw(TorchNormals(s)) for s in seeds]
+    return [np.stack(arrays).astype(float) for arrays in zip(*draws, strict=True)]
 
 
 SINGLE_INPUT_STARTS = tuple((0.0, y) for y in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5))

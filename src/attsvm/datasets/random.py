@@ -1,9 +1,9 @@
 """The random models of the papers.
 
-Same seed, same data on every platform and version: each run draws from its own
+A seed gives the same data on every platform and in every version: each run draws from its own
 `numpy.random.Generator(numpy.random.PCG64(seed))` by `standard_normal` and `integers`, in the order
-that each docstring gives. A range of seeds gives arrays with a leading runs axis. Test inputs come from a
-stream of their own per seed, which training never draws from.
+that each docstring gives. A range of seeds gives arrays with a leading runs axis. Test inputs of a seed come
+from a separate stream.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ def orthogonal(n: int = 10, T: int = 6, d: int = 300, seed: Seed = 0) -> tuple[T
         keys[np.arange(n), rng.integers(T, size=n)] = classes[(labels < 0).astype(int)]
         return {"labels": labels, "keys": keys, "v": classes[0] - classes[1]}
 
-    parts = draw_runs(draw, seed)
-    return Tokens.self_attention(parts["keys"], at=0, labels=parts["labels"]), parts["v"]
+    arrays = draw_runs(draw, seed)
+    return Tokens.self_attention(arrays["keys"], at=0, labels=arrays["labels"]), arrays["v"]
 
 
 def draw_runs(
     draw: Callable[[np.random.Generator], dict[str, Float]], seed: Seed, *, test: bool = False
 ) -> dict[str, Float]:
-    """One draw for an integer seed; stacked draws, runs first, for several. test: from the tests' stream."""
+    """One draw for an integer seed; stacked draws, runs first, for several. test: use the stream of tests."""
     seeds = as_seeds(seed)
     if isinstance(seeds, int):
         return draw(_generator(seeds, test))
-    each = [draw(_generator(s, test)) for s in seeds]
-    return {name: np.stack([part[name] for part in each]) for name in each[0]}
+    draws = [draw(_generator(s, test)) for s in seeds]
+    return {name: np.stack([arrays[name] for arrays in draws]) for name in draws[0]}
 
 
 def on_sphere(x: Float) -> Float:
@@ -77,19 +77,18 @@ def on_sphere(x: Float) -> Float:
 
 
 def _sphere(n: int, T: int, d: int, seed: Seed) -> tuple[Float, Float, Float, Float]:
-    """v, labels, keys and queries: all numbers of a run in one draw, all runs normalised at once."""
+    """v, labels, keys and queries: one draw for each run, and one normalisation for all runs."""
     n, T, d = check_sizes(n=(n, 1), T=(T, 1), d=(d, 1))
     shapes = ((d,), (n,), (n, T, d), (n, d))
     counts = [int(np.prod(shape)) for shape in shapes]
     flat = draw_runs(lambda rng: {"flat": rng.standard_normal(sum(counts))}, seed)["flat"]
-    parts = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
+    pieces = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
     v, labels, keys, queries = (
-        part.reshape(*flat.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)
+        piece.reshape(*flat.shape[:-1], *shape) for piece, shape in zip(pieces, shapes, strict=True)
     )
     return on_sphere(v), np.where(labels < 0, -1.0, 1.0), on_sphere(keys), on_sphere(queries)
 
 
-def _generator(seed: int, test: bool = False) -> np.random.Generator:
-    return np.random.Generator(
-        np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1,)) if test else seed)
-    )
+def _generator(seed: int, test: bool) -> np.random.Generator:
+    sequence = np.random.SeedSequence(seed, spawn_key=(1,)) if test else seed
+    return np.random.Generator(np.random.PCG64(sequence))

@@ -1,4 +1,4 @@
-"""A signal in few of many tokens, and how many examples one prompt can select it in.
+"""A signal in few of many tokens, and in how many examples one prompt can select it.
 
 "High-dimensional Analysis of Single-layer Attention for Sparse-token Classification" (Barnfield, Cui, Lu
 2026, arXiv 2509.25153), and the capacity of selection, which is ours.
@@ -17,7 +17,7 @@ from attsvm.datasets.random import Seed, draw_runs, on_sphere
 from attsvm.numbers import Float
 
 SAMPLES = 1 << 16
-"""Points of the mean in the capacity, low-discrepancy ones: a thousandth of it."""
+"""Low-discrepancy points of a mean in the capacity; its error is about a thousandth of it."""
 
 
 def sparse_signals(
@@ -31,13 +31,12 @@ def sparse_signals(
     share: float = 0.5,
     fresh: int = 0,
 ) -> tuple[Tokens, Float]:
-    """Noise, and in the examples of one class a common signal on `rows` of the T tokens, at random places.
+    """Gaussian noise, and in the examples of one class a common signal on `rows` random tokens of T.
 
         y = +1 (with probability share):  X = strength · v ξᵀ + Z;     y = −1:  X = Z,   Z ~ N(0, 1), |ξ| = 1
 
-    fresh: 0 for the training inputs, or so many test inputs, from a stream of their own, with the same ξ.
-    Draw order: ξ; labels, Z, places. Returns keys (n, T, d), labels (n,), and ξ (d,), which serves as prompt
-    and head.
+    fresh: 0 for the training inputs, or the number of test inputs, from a separate stream, with the same ξ.
+    Draw order: ξ; labels, Z, places. Returns keys (n, T, d), labels (n,), and ξ (d,), for prompt and head.
     """
     n, T, d, rows, fresh = check_sizes(n=(n, 1), T=(T, 1), d=(d, 1), rows=(rows, 1), fresh=(fresh, 0))
     check_share("share", share)
@@ -49,27 +48,27 @@ def sparse_signals(
         return {"xi": on_sphere(rng.standard_normal(d))}
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:
-        drawn = signal(rng)
-        drawn["labels"] = np.where(rng.random(count) < share, 1.0, -1.0)
-        drawn["noise"] = rng.standard_normal((count, T, d))
+        arrays = signal(rng)
+        arrays["labels"] = np.where(rng.random(count) < share, 1.0, -1.0)
+        arrays["noise"] = rng.standard_normal((count, T, d))
         order = np.argsort(rng.random((count, T)), axis=1)
-        return drawn | {"marked": (order < rows) * (drawn["labels"][:, None] > 0) * 1.0}
+        return arrays | {"marked": (order < rows) * (arrays["labels"][:, None] > 0) * 1.0}
 
-    parts = draw_runs(draw, seed, test=bool(fresh))
-    xi = draw_runs(signal, seed)["xi"]  # that of the training inputs
-    keys = parts["noise"] + strength * parts["marked"][..., None] * xi[..., None, None, :]
-    return Tokens(keys, labels=parts["labels"]), xi
+    arrays = draw_runs(draw, seed, test=bool(fresh))
+    xi = draw_runs(signal, seed)["xi"]  # test inputs have the signal of the training inputs
+    keys = arrays["noise"] + strength * arrays["marked"][..., None] * xi[..., None, None, :]
+    return Tokens(keys, labels=arrays["labels"]), xi
 
 
 def planted(
     n: int = 32, T: int = 8, d: int = 32, strength: float = 0.0, seed: Seed = 0
 ) -> tuple[Tokens, Float]:
-    """Gaussian tokens with a signal on the first one of every example: what is to be selected.
+    """Gaussian tokens with a signal on the first token of every example, which is to be selected.
 
         x_1 = strength · ξ + z_1,  x_t = z_t,     z ~ N(0, I_d),  |ξ| = 1
 
-    The value of the first token is 1, that of the others 0, and the head is 1: the first token is the best
-    one. Draw order: ξ, z. Returns keys (n, T, d), values (n, T, 1) and the head (1,).
+    The value of the first token is 1, that of the others 0, and the head is 1, so that the first token is the
+    best one. Draw order: ξ, z. Returns keys (n, T, d), values (n, T, 1) and the head (1,).
     """
     n, T, d = check_sizes(n=(n, 1), T=(T, 1), d=(d, 1))
 
@@ -91,8 +90,8 @@ def capacity(T: int, strength: float = 0.0) -> float:
 
     C = {u: u_1 ≥ u_t for all t}, s the share of the prompt along ξ. Without a signal it is the kinematic
     formula (Amelunxen et al. 2014): d random directions meet the cone Cⁿ when d exceeds n D(0). D(0) = 1/2
-    for T = 2, which is Cover's n* = 2d; it grows with log T. The limit for large d: exact without a signal
-    (`separable_share` is one half there), else to about a thousandth.
+    for T = 2, which is Cover's n* = 2d; it grows with log T. The formula is the limit for large d; it is
+    computed exactly without a signal (there `separable_share` is one half), else to about a thousandth.
     """
     (T,) = check_sizes(T=(T, 2))
     if not is_finite(strength):
@@ -102,28 +101,28 @@ def capacity(T: int, strength: float = 0.0) -> float:
         return float(1 / (face_shares(T) @ np.arange(T)))
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(
-        lambda s: cone_distance(T, s * strength) / (1 - s * s), bounds=(0, 1 - 1e-6), method="bounded"
-    )
-    return float(1 / found.fun)
+    def inverse(s: float) -> float:
+        return cone_distance(T, s * strength) / (1 - s * s)
+
+    return float(1 / minimize_scalar(inverse, bounds=(0, 1 - 1e-6), method="bounded").fun)
 
 
 def cone_distance(T: int, shift: float) -> float:
     """D(τ) = E dist²(g + τ e_1, C), the mean over SAMPLES fixed points.
 
-    The nearest point raises the first entry and lowers the largest others to one level, the largest mean of
-    the first entry and some of the largest others.
+    The nearest point of C raises the first entry and lowers all larger entries to one level. The level is the
+    largest mean of the first entry and some of the largest other entries.
     """
     first, ordered, sums = _points(T)
     first = first + shift
     level = np.maximum(first, ((first[:, None] + sums) / np.arange(2, T + 1)).max(1))
-    over = np.maximum(ordered - level[:, None], 0)
-    return float(((level - first) ** 2 + (over**2).sum(1)).mean())
+    excess = np.maximum(ordered - level[:, None], 0)
+    return float(((level - first) ** 2 + (excess**2).sum(1)).mean())
 
 
 @lru_cache(maxsize=2)
 def _points(T: int) -> tuple[Float, Float, Float]:
-    """Gaussian points: the first entries, the others from the largest on, and their sums (SAMPLES, T − 1)."""
+    """Gaussian points: first entries, the other entries in descending order, and the sums of the latter."""
     from scipy.special import ndtri
     from scipy.stats import qmc
 

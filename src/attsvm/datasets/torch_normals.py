@@ -48,11 +48,11 @@ class TorchNormals:
         if kind not in (np.float32, np.float64):
             raise TypeError(f"dtype is {kind}. Pass float32 or float64: the draws of torch differ by it.")
         count = int(np.prod(shape))
-        numbers = self._few(count).astype(kind) if count < BLOCK else self._many(count, kind)
+        numbers = self._one_by_one(count).astype(kind) if count < BLOCK else self._in_blocks(count, kind)
         return numbers.reshape(shape)
 
-    def _few(self, count: int) -> Float:
-        numbers = []
+    def _one_by_one(self, count: int) -> Float:
+        numbers: list[float] = []
         while len(numbers) < count:
             if self._waiting is None:
                 u, w = self._uniforms(2, np.dtype(np.float64))
@@ -65,31 +65,33 @@ class TorchNormals:
                 self._waiting = None
         return np.array(numbers, dtype=float)
 
-    def _many(self, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
-        whole = count - count % BLOCK
+    def _in_blocks(self, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
+        in_blocks = count - count % BLOCK
         drawn = self._uniforms(count, kind)
         numbers = np.empty(count, kind)
-        numbers[:whole] = _paired(drawn[:whole])
-        if whole < count:
+        numbers[:in_blocks] = _paired(drawn[:in_blocks])
+        if in_blocks < count:
             numbers[-BLOCK:] = _paired(self._uniforms(BLOCK, kind))
         return numbers
 
     def _uniforms(self, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
         """Uniform numbers in [0, 1) of the precision `kind`."""
         if kind == np.float32:
-            return (self._words(count) & np.uint64(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
-        high, low = self._words(2 * count).reshape(count, 2).T
+            return (self._uint32_words(count) & np.uint64(2**24 - 1)).astype(np.float32) * np.float32(
+                2.0**-24
+            )
+        high, low = self._uint32_words(2 * count).reshape(count, 2).T
         return ((high << np.uint64(32) | low) & np.uint64(2**53 - 1)) * 2.0**-53
 
-    def _words(self, count: int) -> NDArray[np.uint64]:
+    def _uint32_words(self, count: int) -> NDArray[np.uint64]:
         return self._engine.randint(0, 2**32, size=count, dtype=np.uint32).astype(np.uint64)
 
 
 def _paired(uniforms: NDArray[Any]) -> NDArray[Any]:
     """Blocks of 16 uniforms → blocks of 16 normal numbers, computed in the precision of the uniforms."""
     first, second = uniforms.reshape(-1, 2, BLOCK // 2).swapaxes(0, 1)
-    two = uniforms.dtype.type(2)
+    number = uniforms.dtype.type
     log, cos, sin = (np.log, np.cos, np.sin) if uniforms.dtype == np.float32 else C_LIBRARY
-    radius = np.sqrt(-two * log(1 - first))
-    angle = two * uniforms.dtype.type(np.pi) * second
+    radius = np.sqrt(-number(2) * log(1 - first))
+    angle = number(2) * number(np.pi) * second
     return np.stack([radius * cos(angle), radius * sin(angle)], axis=1).reshape(-1)

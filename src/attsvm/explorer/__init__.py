@@ -1,12 +1,13 @@
-"""The explorer: one self-contained page on which tokens are dragged and both roads are seen to meet.
+"""The explorer: one page on which the user drags tokens and sees the program and training.
 
-`web/` is the page: an engine without drawing (norms, plane, space, program, selections, training, factors),
-the state (state, simulation, model) and what draws and listens (the rest).
+page.py assembles the page and has explore(), presets.py the instances of the papers, state.py turns tokens
+and paths into the state with which the page opens. `web/` is the page: an engine that draws nothing (norms,
+plane, space, program, selections, training, factors), the state (state, simulation, model), drawing and
+controls (the others).
 """
 
-from attsvm.explorer.page import page
+from attsvm.explorer.page import Explorer, explore, page
 from attsvm.explorer.presets import presets
-from attsvm.explorer.show import Explorer, explore
 from attsvm.explorer.state import state_of, state_of_path
 
 __all__ = ["Explorer", "explore", "page", "presets", "state_of", "state_of_path"]

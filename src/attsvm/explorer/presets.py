@@ -20,8 +20,8 @@ RING = {"ring": 64, "radius": 1.5}
 
 
 def presets() -> list[dict[str, Any]]:
-    """Each preset with id, title, paper, two sentences of advice, state, and the paper's own starts."""
-    return [*_prompts(), *_losses(), *_joint(), *_weights(), _halves(), _many()]
+    """Each preset with id, title, paper, two sentences of advice, state, and the starts of the paper."""
+    return [*_prompts(), *_losses(), *_joint(), *_weights(), _law_of_halves(), _six_inputs()]
 
 
 def _preset(
@@ -30,17 +30,17 @@ def _preset(
     title: str,
     advice: str,
     problem: tuple[Tokens, Float],
-    own_starts: Any = (),
+    published_starts: Any = (),
     **state: Any,
 ) -> dict[str, Any]:
-    own = {"starts": {"points": [list(start) for start in own_starts]}} if own_starts else {}
+    starts = {"points": [list(start) for start in published_starts]} if published_starts else None
     return {
         "id": name,
         "paper": paper,
         "title": title,
         "advice": advice,
-        "state": state_of(*problem) | own | state,
-        "published": own.get("starts"),
+        "state": state_of(*problem) | ({} if starts is None else {"starts": starts}) | state,
+        "published": starts,
     }
 
 
@@ -80,7 +80,7 @@ def _prompts() -> list[dict[str, Any]]:
 
 
 def _losses() -> list[dict[str, Any]]:
-    told = (
+    losses = (
         ("linear", "correlation", "The linear loss leans to the input with the high score on its way"),
         ("logistic", "logistic", "The logistic loss leans to the input with the low score on its way"),
     )
@@ -94,7 +94,7 @@ def _losses() -> list[dict[str, Any]]:
             [(0.0, 0.0)],
             loss=loss,
         )
-        for name, loss, sentence in told
+        for name, loss, sentence in losses
     ]
 
 
@@ -116,7 +116,7 @@ def _joint() -> list[dict[str, Any]]:
             datasets.joint_training(third),
             [published.JOINT_TRAINING_START],
             joint=True,
-            **_chosen([1, 1, 1], datasets.joint_training(third)),
+            **_selected_by_hand([1, 1, 1], datasets.joint_training(third)),
         )
         for name, third, advice in (("tight", (0.5, 1.0), tight), ("loose", (0.5, 1.5), loose))
     ]
@@ -150,13 +150,13 @@ def _weights() -> list[dict[str, Any]]:
             joint=True,
             rule="mirror",
             ruleP=3,
-            **_chosen([0, 0], datasets.joint_mirror()),
+            **_selected_by_hand([0, 0], datasets.joint_mirror()),
         ),
     ]
 
 
-def _halves() -> dict[str, Any]:
-    """One input whose support is one token for every norm, so that the direction turns with the norm."""
+def _law_of_halves() -> dict[str, Any]:
+    """One input with the same support token for every norm, so that the direction depends on the norm."""
     tokens = Tokens(np.array([[[1.0, 0.5], [0.0, 0.0], [-0.6, 0.2]]]))
     return _preset(
         "law-of-halves",
@@ -172,8 +172,8 @@ def _halves() -> dict[str, Any]:
     )
 
 
-def _many() -> dict[str, Any]:
-    """Six inputs of eight tokens around the origin: the first drawn to one side, the second to another."""
+def _six_inputs() -> dict[str, Any]:
+    """Six inputs of eight random tokens: the first token is shifted to one side, the second to another."""
     rng = np.random.Generator(np.random.PCG64(5))
     keys = 0.3 * rng.standard_normal((6, 8, 2))
     keys[:, 0] += (1.3, 0.35)
@@ -189,8 +189,8 @@ def _many() -> dict[str, Any]:
     )
 
 
-def _chosen(tokens: list[int], problem: tuple[Tokens, Float]) -> dict[str, Any]:
-    """The state's fields that choose one token per input by hand."""
+def _selected_by_hand(tokens: list[int], problem: tuple[Tokens, Float]) -> dict[str, Any]:
+    """The fields of the state that select one token per input by hand."""
     inputs = state_of(*problem)["inputs"]
-    each = [one | {"chosen": [token]} for one, token in zip(inputs, tokens, strict=True)]
-    return {"choose": "hand", "inputs": each}
+    selected = [fields | {"chosen": [token]} for fields, token in zip(inputs, tokens, strict=True)]
+    return {"choose": "hand", "inputs": selected}

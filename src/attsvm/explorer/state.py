@@ -15,13 +15,13 @@ from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.numbers import Float
 
 INPUTS, TOKENS = 8, 12
-"""What the page has room for: so many inputs, and tokens in each."""
+"""The largest numbers of inputs, and of tokens in each, that the page shows."""
 
 LARGE = 1e9
-"""The largest coordinate that the page takes: products of a few must stay finite."""
+"""The largest coordinate that the page accepts: products of several coordinates must be finite."""
 
 POINTS = 200
-"""Points of a recorded path that the page draws."""
+"""Number of points of a recorded path that the page draws."""
 
 
 def state_of(tokens: Tokens, v: ArrayLike | None = None, selected: ArrayLike | None = None) -> dict[str, Any]:
@@ -35,16 +35,16 @@ def state_of(tokens: Tokens, v: ArrayLike | None = None, selected: ArrayLike | N
     head = None if v is None else as_head(tokens, v)
     for name, numbers in (("keys", tokens.keys), ("queries", tokens.queries), ("head", head)):
         if numbers is not None and (largest := np.abs(numbers).max()) > LARGE:
-            many = f"the {name} reach{'es' * (name == 'head')} {largest:g}"
-            raise ValueError(f"{many}. The explorer shows up to {LARGE:g}: rescale them.")
-    chosen = None if selected is None else as_selected(tokens, selected)
-    by_head = tokens.values is tokens.keys and not (v is None and chosen is not None)
-    gamma = None if by_head else _scores(tokens, v, chosen)
-    inputs = [_input(tokens, i, gamma, chosen) for i in range(tokens.n)]
+            extent = f"the {name} reach{'es' * (name == 'head')} {largest:g}"
+            raise ValueError(f"{extent}. The explorer shows up to {LARGE:g}: rescale them.")
+    selection = None if selected is None else as_selected(tokens, selected)
+    by_head = tokens.values is tokens.keys and not (v is None and selection is not None)
+    gamma = None if by_head else _scores(tokens, v, selection)
+    inputs = [_input(tokens, i, gamma, selection) for i in range(tokens.n)]
     state: dict[str, Any] = {"inputs": inputs, "byHead": by_head}
     if by_head and head is not None:
         state["head"] = head.tolist()
-    return state if chosen is None else state | {"choose": "hand"}
+    return state if selection is None else state | {"choose": "hand"}
 
 
 def state_of_path(
@@ -53,10 +53,10 @@ def state_of_path(
     v: ArrayLike | None = None,
     selected: ArrayLike | None = None,
 ) -> Any:
-    """The state of a saved run, of several the first: tokens, start, the path itself.
+    """The state of a saved run, the first one of several: tokens, start, and the path.
 
-    settings: as `attsvm train` keeps them. selected: by default the best tokens under v, without v those that
-    the run attends to.
+    settings: those that `attsvm train` saved. selected: by default the best tokens under v; without v the
+    tokens that the run attends to.
     """
     if path.heads is not None:
         raise ValueError(f"the path has {path.heads} heads. The explorer shows one: pass path.head(0).")
@@ -87,22 +87,22 @@ def _check(tokens: Tokens) -> None:
         )
 
 
-def _scores(tokens: Tokens, v: ArrayLike | None, chosen: Any) -> Float:
-    """Scores before the label: what the page's hands set."""
+def _scores(tokens: Tokens, v: ArrayLike | None, selection: Any) -> Float:
+    """Scores without the label, which the user of the page can set by hand."""
     if v is None:
-        return np.where(chosen, 1.0, 0.0) if chosen is not None else np.zeros(tokens.mask.shape)
+        return np.where(selection, 1.0, 0.0) if selection is not None else np.zeros(tokens.mask.shape)
     return np.where(tokens.mask, scores(tokens, v), 0.0) * tokens.labels[:, None]
 
 
-def _input(tokens: Tokens, i: int, gamma: Float | None, chosen: Any) -> dict[str, Any]:
-    real = tokens.mask[i]
-    one: dict[str, Any] = {"tokens": tokens.keys[i][real].tolist(), "label": int(tokens.labels[i])}
-    one["query"] = tokens.queries[i].tolist()
+def _input(tokens: Tokens, i: int, gamma: Float | None, selection: Any) -> dict[str, Any]:
+    unmasked = tokens.mask[i]
+    fields: dict[str, Any] = {"tokens": tokens.keys[i][unmasked].tolist(), "label": int(tokens.labels[i])}
+    fields["query"] = tokens.queries[i].tolist()
     if gamma is not None:
-        one["scores"] = gamma[i][real].tolist()
-    if chosen is not None:
-        one["chosen"] = np.flatnonzero(chosen[i][real]).tolist()
-    return one
+        fields["scores"] = gamma[i][unmasked].tolist()
+    if selection is not None:
+        fields["chosen"] = np.flatnonzero(selection[i][unmasked]).tolist()
+    return fields
 
 
 _NORMS = {"l1": 1.0, "frobenius": 2.0, "linf": math.inf}
@@ -110,18 +110,18 @@ _STEPS = {1.0: "coordinate", 2.0: "normalised", math.inf: "sign"}
 
 
 def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The page's words for the settings of a run; what it does not know it leaves as it is."""
-    known: dict[str, Any] = {}
+    """The page's fields for the settings of a run; a setting that the page does not offer is left out."""
+    fields: dict[str, Any] = {}
     rule, norm = settings.get("optimizer"), str(settings.get("norm", "frobenius"))
     p = float(norm.removeprefix("lp:")) if norm.startswith("lp:") else _NORMS.get(norm)
     if rule == "gd":
-        known["rule"] = "gd"
+        fields["rule"] = "gd"
     elif rule == "steepest" and p in _STEPS:
-        known["rule"] = _STEPS[p]
+        fields["rule"] = _STEPS[p]
     elif rule in ("steepest", "mirror") and p is not None:
-        known |= {"rule": rule, "ruleP": p}
+        fields |= {"rule": rule, "ruleP": p}
     if "lr" in settings:
-        known["lr"] = float(settings["lr"])
+        fields["lr"] = float(settings["lr"])
     if settings.get("loss") in ("logistic", "exponential", "correlation"):
-        known["loss"] = settings["loss"]
-    return known
+        fields["loss"] = settings["loss"]
+    return fields

@@ -96,10 +96,10 @@ class Corpus:
             )
         pairs = collocations(texts) if collocation is None else collocation
         pairs = {str(x): str(y) for x, y in pairs.items()}
-        query_names = [None] * len(texts) if queries is None else list(queries)
-        if len(query_names) != len(texts):
-            raise ValueError(f"queries has {len(query_names)} entries but there are {len(texts)} sentences.")
-        query_names = [text[-2] if q is None else str(q) for text, q in zip(texts, query_names, strict=True)]
+        query_list = [None] * len(texts) if queries is None else list(queries)
+        if len(query_list) != len(texts):
+            raise ValueError(f"queries has {len(query_list)} entries but there are {len(texts)} sentences.")
+        query_names = [text[-2] if q is None else str(q) for text, q in zip(texts, query_list, strict=True)]
         names = _vocabulary(texts, [*pairs, *pairs.values(), *query_names], vocabulary)
         number = {name: i for i, name in enumerate(names)}
         announced = None
