@@ -182,7 +182,7 @@ def audit(
     on_random, on_words = on_repeats(reader, layers, settings.seed), successor(reader)
     ablations = dict[Place, float]()
     if settings.ablation:
-        ablations = ablation(reader, tokenised.first(settings.ablation), on_random, on_step)
+        ablations = ablation(reader, tokenised.rows(slice(settings.ablation)), on_random, on_step)
     reports = list[HeadReport]()
     with single_thread(), ThreadPoolExecutor(cores()) as threads, using(executor or threads, 2) as pool:
         for layer in record(reader, tokenised, layers):

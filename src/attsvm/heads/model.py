@@ -68,9 +68,11 @@ class Reader:
         limit = min(length, self.longest)
         encoding = self.tokenizer(texts, padding=True, truncation=True, max_length=limit)
         ids, mask = np.array(encoding["input_ids"]), np.array(encoding["attention_mask"], bool)
-        words = [[-1 if w is None else w for w in encoding.word_ids(i)] for i in range(len(texts))]
+        word = [[-1 if w is None else w for w in encoding.word_ids(i)] for i in range(len(texts))]
         special = np.isin(ids, self.tokenizer.all_special_ids)
-        tokenised = Texts(ids, mask, np.array(words), special, self._pieces(ids), full_lengths)
+        vocabulary = self.vocabulary(ids)
+        pieces = readable([vocabulary[i] for i in row] for row in ids.tolist())
+        tokenised = Texts(ids, mask, np.array(word), special, pieces, full_lengths)
         if tokenised.cut:
             warnings.warn(cut_message(tokenised.cut, len(tokenised), length), CutTexts, stacklevel=3)
         return tokenised
@@ -103,11 +105,6 @@ class Reader:
         if not texts:
             raise ValueError("texts must be a list of strings, none of them empty: there is none.")
         return texts
-
-    def _pieces(self, ids: NDArray[np.intp]) -> list[list[str]]:
-        """Readable pieces: "##ing" continues a word, a leading space starts a word."""
-        vocabulary = self.vocabulary(ids)
-        return readable([vocabulary[i] for i in row] for row in ids.tolist())
 
     def vocabulary(self, ids: NDArray[np.signedinteger]) -> dict[int, str]:
         """The tokenizer's spelling of each token where it can be decoded, else each token decoded alone."""

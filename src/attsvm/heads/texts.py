@@ -36,9 +36,9 @@ class Cut:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Texts:
-    """Tokenised texts: ids, mask, word and special (n, T); pieces: what each token reads.
+    """Tokenised texts: ids, mask, word and special (n, T); pieces: the readable text of each token.
 
-    word: the index of the word a piece belongs to, −1 for special tokens.
+    word: the index of the word that a piece belongs to, −1 for special tokens.
     full_lengths (n,): tokens of each text before it was cut.
     """
 
@@ -71,10 +71,6 @@ class Texts:
         count = 1 if one_by_one else max(1, min(BATCH, TOKENS // self.ids.shape[1]))
         return [self.rows(slice(start, start + count)).trimmed() for start in range(0, len(self), count)]
 
-    def first(self, count: int) -> Texts:
-        """The first texts."""
-        return self.rows(slice(count))
-
     def rows(self, index: slice) -> Texts:
         """Some of the texts."""
         arrays = (self.ids, self.mask, self.word, self.special, self.pieces, self.full_lengths)
@@ -82,11 +78,10 @@ class Texts:
 
     def trimmed(self) -> Texts:
         """The same texts without columns of padding only."""
-        columns = slice(int(self.lengths.max()))
-        ids, word = self.ids[:, columns], self.word[:, columns]
-        mask, special = self.mask[:, columns], self.special[:, columns]
-        pieces = [text_pieces[columns] for text_pieces in self.pieces]
-        return Texts(ids, mask, word, special, pieces, self.full_lengths)
+        T = int(self.lengths.max())
+        ids, mask = self.ids[:, :T], self.mask[:, :T]
+        word, special = self.word[:, :T], self.special[:, :T]
+        return Texts(ids, mask, word, special, [pieces[:T] for pieces in self.pieces], self.full_lengths)
 
     def __len__(self) -> int:
         return len(self.ids)

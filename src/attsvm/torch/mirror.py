@@ -68,14 +68,11 @@ class LpMirrorDescent(GroupOptimizer):
         elif group.get("fused"):
             self._move_fused(params, grads, lr, p)
         elif p < 2:
-            self._move_duals(params, wide(grads), lr, p)
+            duals = self._duals(params, p)
+            torch._foreach_add_(duals, wide(grads), alpha=-lr)
+            torch._foreach_copy_(params, signed_power(duals, 1 / (p - 1)))
         else:
             torch._foreach_copy_(params, _moved(wide(params), wide(grads), lr, p))
-
-    def _move_duals(self, params: Tensors, grads: Tensors, lr: float, p: float) -> None:
-        duals = self._duals(params, p)
-        torch._foreach_add_(duals, grads, alpha=-lr)
-        torch._foreach_copy_(params, signed_power(duals, 1 / (p - 1)))
 
     def _move_fused(self, params: Tensors, grads: Tensors, lr: float, p: float) -> None:
         step = _compiled(_dual_step if p < 2 else _plain_step)

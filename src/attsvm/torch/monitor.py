@@ -49,7 +49,7 @@ class HeadRecord:
     median_margin: float
 
 
-WriteRecords = Callable[[list[HeadRecord], int], None]
+WriteRecords = Callable[[list[HeadRecord], int], object]
 
 
 class MarginMonitor:
@@ -195,12 +195,7 @@ def _statistics(reading: AttentionReading) -> tuple[Tensor, ...]:
 def _writer_to(logger: Any) -> WriteRecords:
     """A function that writes records to a logger; numbers that are not finite are left out."""
     if callable(getattr(logger, "add_scalar", None)):
-
-        def add_scalars(records: list[HeadRecord], step: int) -> None:
-            for name, value in _scalars(records).items():
-                logger.add_scalar(name, value, step)
-
-        return add_scalars
+        return lambda records, step: [logger.add_scalar(*item, step) for item in _scalars(records).items()]
     if callable(getattr(logger, "log_metrics", None)):
         return lambda records, step: logger.log_metrics(_scalars(records), step)
     if callable(getattr(logger, "log", None)):

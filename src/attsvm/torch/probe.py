@@ -13,8 +13,9 @@ from attsvm.torch.pooling import attention
 
 
 class RunningBatch(NamedTuple):
-    """The softmax of n growing sequences: the largest logit top (n, h), Σ e^{l − top} total (n, h), and the
-    same sum over values, sums (n, h, k).
+    """The softmax of n growing sequences.
+
+    top (n, h): the largest logit; total (n, h): Σ e^{l − top}; sums (n, h, k): the same sum over values.
     """
 
     top: Tensor
@@ -140,24 +141,22 @@ class Probe(nn.Module):
         mask (n, T): True where a token of the block counts. The score of a sequence without any token is the
         intercept.
         """
-        logits, values = self._masked(tokens if tokens.ndim == 3 else tokens[:, None], mask)
+        logits, values = self._products(tokens if tokens.ndim == 3 else tokens[:, None], mask)
+        if mask is not None:
+            logits = logits.masked_fill(~mask[..., None], -torch.inf)
+            values = values.masked_fill(~mask[..., None, None], 0)
         top = torch.maximum(state.top, logits.amax(1))
-        base = _finite(top)
+        # Before the first token top is −∞, and −∞ − (−∞) would be NaN.
+        base = top.clamp_min(torch.finfo(top.dtype).min)
         decay, weights = torch.exp(state.top - base), torch.exp(logits - base[:, None])
         total = decay * state.total + weights.sum(1)
         sums = decay[..., None] * state.sums + torch.einsum("nth,nthk->nhk", weights, values)
-        return RunningBatch(top, total, sums), self._scores(_divided(sums, total))
+        pooled = sums / total.clamp_min(torch.finfo(total.dtype).tiny)[..., None]  # 0 before the first token
+        return RunningBatch(top, total, sums), self._scores(pooled)
 
     def streaming(self) -> Streaming:
         """`step` as a module whose state is an input and an output: for torch.export and servers."""
         return Streaming(self)
-
-    def _masked(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Logits (n, T, h), −∞ where a token does not count, and values (n, T, h, k), 0 there."""
-        logits, values = self._products(tokens, mask)
-        if mask is None:
-            return logits, values
-        return logits.masked_fill(~mask[..., None], -torch.inf), values.masked_fill(~mask[..., None, None], 0)
 
     def _products(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Logits (n, T, h) and values (n, T, h, k); padding, which may be NaN, is set to zero."""
@@ -185,13 +184,3 @@ class Streaming(nn.Module):
     def forward(self, top: Tensor, total: Tensor, sums: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
         state, scores = self.probe.step(RunningBatch(top, total, sums), tokens)
         return *state, scores
-
-
-def _finite(top: Tensor) -> Tensor:
-    """The largest logit, or before the first token the smallest number: −∞ − (−∞) would be NaN."""
-    return top.clamp_min(torch.finfo(top.dtype).min)
-
-
-def _divided(sums: Tensor, total: Tensor) -> Tensor:
-    """The pooled values, zero before the first token."""
-    return sums / total.clamp_min(torch.finfo(total.dtype).tiny)[..., None]

@@ -243,17 +243,14 @@ def _multihead_mask(padding: Tensor | None, mask: Tensor | None, heads: int) -> 
 
 def _combined_mask(masks: Iterable[Tensor | None]) -> Tensor | None:
     """At most two masks as one: booleans where all are, True for what counts, else numbers to add."""
-    present = [m if m.dtype == torch.bool else _additive(m) for m in masks if m is not None]
+    present = [m for m in masks if m is not None]
+    present = [m if m.dtype == torch.bool else m.masked_fill(m <= FORBIDDEN, -torch.inf) for m in present]
     if len(present) < 2:
         return present[0] if present else None
     if all(m.dtype == torch.bool for m in present):
         return present[0] & present[1]
     a, b = (torch.where(m, 0.0, -torch.inf) if m.dtype == torch.bool else m for m in present)
     return a + b
-
-
-def _additive(mask: Tensor) -> Tensor:
-    return mask.masked_fill(mask <= FORBIDDEN, -torch.inf)
 
 
 def _shrink(module: nn.Module, stretches: Tensor, slices: Sequence[ProjectedSlices], factors: Tensor) -> None:
