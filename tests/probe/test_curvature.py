@@ -10,6 +10,7 @@ from attsvm.probe.data.backends import Host
 from attsvm.probe.fitting.attention import attend
 from attsvm.probe.fitting.descent import minimise
 from attsvm.probe.fitting.evaluation import evaluate, gauss_newton
+from attsvm.probe.fitting.objective import ProbeBatch
 from tests.probe.cases import problem
 
 
@@ -31,7 +32,8 @@ def test_the_curvature_is_that_of_the_loss_through_scores_made_linear(k, h, monk
     d = goal.store.width
     ridges = np.repeat([one.prompt_ridge[0], one.head_ridge[0], 0.0], [d * h, d * h * k, k])
     expected = goal.training[one.fold[0]] @ spread + ridges @ v**2
-    factors = gauss_newton(goal, backend, points[[1, 0]], probes.take(np.array([1, 1])))
+    batch = ProbeBatch.at(goal, backend, probes.take(np.array([1, 1])), points[[1, 0]])
+    factors = gauss_newton(batch)
     here, elsewhere = (((np.tril(factor).T @ v) ** 2).sum() for factor in factors)
     assert here == pytest.approx(expected, rel=1e-4)
     assert elsewhere != pytest.approx(expected, rel=1e-2)

@@ -66,28 +66,28 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     More than two classes: one attention, a softmax head with one v per class.
 
     head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto":
-        the data choose, by cross-validated log loss on paths from mean pooling and from the loudest tokens.
+        the data choose, by cross-validated log loss on paths from mean pooling and from the tokens of largest
+        norm.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
     features: "linear": the tokens; "rbf": Nyström features of a rational quadratic kernel on them (kept in
         memory, in float32); "relu": a small trained map, the mean of one network per fold (at least ten; no
-        ridges; a weight of two is not two copies, because they are drawn apart); a list of some of them: the
-        mean of their scores; "auto": the kind that held out best, or the mean with others that held out
-        better.
+        ridges; a weight of two is not two copies, which mini-batches would separate); a list of these: the
+        mean of their scores; "auto": the kind of lowest held-out loss, averaged with kinds that lower it.
     n_average: at least so many networks of "relu".
     n_heads: number of prompts p, each with its own head; their scores add.
-    n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling; with given ridges up to
-        0.1 the loudest tokens, too); others, and all of several heads, are random. The lowest objective wins.
-    positive: p = v (two classes, one ridge for both): a token draws attention as far as it speaks for
-        classes_[1], so that none can speak against it. For bags that are positive because of an instance.
+    n_starts: the problem is not convex in p. The first start is p = 0, mean pooling (if both ridges are fixed
+        and at most 0.1, the tokens of largest norm, too); others, and all of several heads, are random. The
+        lowest objective wins.
+    positive: p = v (two classes, one ridge for both): the attention of a token grows with its score for
+        classes_[1]; tokens of low score get almost none. For bags that are positive because of an instance.
     class_weight: None, "balanced", or a weight per class. max_iter, tol: of L-BFGS (gradient entries).
     certify: solve the max-margin program of the selected tokens at fit.
     random_state: of random starts; None is 0, so that a fit can be repeated.
 
     Fitted: classes_, n_features_in_; kinds_: the kinds of features, the best one first; features_: None, or
-    their map with `transform`; prompt_ (d, n_heads), coef_
-    (d, n_heads, k) and intercept_ (k,) for the tokens (or features) as given; mean_, scale_ (d,);
-    head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss; objective_, n_iter_; separation_
-    with margin_, support_tokens_, certificate_.
+    their map with `transform`; prompt_ (d, n_heads), coef_ (d, n_heads, k) and intercept_ (k,) for tokens (or
+    features) that are not standardised; mean_, scale_ (d,); head_ridge_, prompt_ridge_ and path_, every
+    candidate's held-out loss; objective_, n_iter_; separation_ with margin_, support_tokens_, certificate_.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
 
@@ -218,16 +218,17 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     def transform(self, X: Sequences) -> Float:
         """Pooled vectors X̄ (n, n_heads · d)."""
-        store, attention, _ = self._output(self._read(X))
+        output = self._output(self._read(X))
+        store, attention = output.features, output.attention
         pooled = np.empty((len(store), attention.shape[1], store.width))
-        for i, (tokens, last) in enumerate(zip(store, np.cumsum(store.lengths), strict=True)):
-            pooled[i] = attention[last - len(tokens) : last].T @ tokens.astype(np.float64)
+        for i, (tokens, end) in enumerate(zip(store, np.cumsum(store.lengths), strict=True)):
+            pooled[i] = attention[end - len(tokens) : end].T @ tokens.astype(np.float64)
         return pooled.reshape(len(store), -1)
 
     def attention(self, X: Sequences) -> Float:
         """Attention (n, T), zero on padding; with several heads (n_heads, n, T)."""
-        store, attention, _ = self._output(self._read(X))
-        of_heads = np.moveaxis(store.padded(attention), -1, 0)
+        output = self._output(self._read(X))
+        of_heads = np.moveaxis(output.features.padded(output.attention), -1, 0)
         return of_heads[0] if len(of_heads) == 1 else of_heads
 
     def select(self, X: Sequences) -> NDArray[np.intp]:

@@ -13,38 +13,31 @@ from attsvm.numbers import Array, Float, Index
 from attsvm.numbers.compiled import compiled, exponential, inner, log_one_plus
 from attsvm.numbers.halves import BRAIN, HALF, single
 from attsvm.probe.data.backends import Host
-from attsvm.probe.fitting.objective import BlockSums, Objective, Probes, Projection
+from attsvm.probe.fitting.objective import BlockSums, ProbeBatch
 
 
-def compiled_block_sums(
-    objective: Objective, backend: Host, probes: Probes, projection: Projection, span: slice
-) -> BlockSums:
+def compiled_block_sums(batch: ProbeBatch, span: slice) -> BlockSums:
     """The sums over a span of sequences, as `evaluation.block_sums` computes them."""
-    (d, width), (K, k) = projection.matrix.shape, projection.intercept.shape
+    (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
     sums = BlockSums(np.zeros((width, d)), np.zeros(K), np.zeros(K), np.zeros((K, k)))
-    no_rows = np.empty((0, width, d), backend.dtype), np.empty((0, K, k))
-    _run(objective, backend, probes, projection, span, (*sums, *no_rows))
+    _run(batch, span, (*sums, np.empty((0, width, d), batch.backend.dtype), np.empty((0, K, k))))
     by_probe = np.empty_like(sums.matrix_gradient)
-    by_probe[_lane_order(K, objective.h, k)] = sums.matrix_gradient
+    by_probe[_lane_order(K, batch.objective.h, k)] = sums.matrix_gradient
     return sums._replace(matrix_gradient=by_probe)
 
 
-def score_derivatives(
-    objective: Objective, backend: Host, probes: Probes, projection: Projection, span: slice
-) -> list[Float]:
+def score_derivatives(batch: ProbeBatch, span: slice) -> list[Float]:
     """√ω √L J (b·k, D) of every probe, by matrix and intercept: J' ω L J is its Gauss–Newton matrix.
 
     ω: training weights; L: the curvature of the loss by the scores; J: the derivatives of the scores.
     """
-    (d, width), (K, k) = projection.matrix.shape, projection.intercept.shape
-    b = k * len(objective.store.lengths[span])
-    rows, by_intercept = np.empty((b, width, d), backend.dtype), np.empty((b, K, k))
-    no_sums = np.empty((0, d)), np.empty(0), np.empty(0), np.empty((0, k))
-    _run(objective, backend, probes, projection, span, (*no_sums, rows, by_intercept))
-    lanes = np.argsort(_lane_order(K, objective.h, k)).reshape(K, -1)
-    return [
-        np.hstack([rows[:, lanes[q]].reshape(b, -1), by_intercept[:, q]], dtype=rows.dtype) for q in range(K)
-    ]
+    (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
+    b = k * len(batch.objective.store.lengths[span])
+    rows, by_intercept = np.empty((b, width, d), batch.backend.dtype), np.empty((b, K, k))
+    _run(batch, span, (np.empty((0, d)), np.empty(0), np.empty(0), np.empty((0, k)), rows, by_intercept))
+    lanes = np.argsort(_lane_order(K, batch.objective.h, k)).reshape(K, -1)
+    by_matrix = (rows[:, lanes[q]].reshape(b, -1) for q in range(K))
+    return [np.hstack([r, by_intercept[:, q]], dtype=rows.dtype) for q, r in enumerate(by_matrix)]
 
 
 def _lane_order(K: int, h: int, k: int) -> Index:
@@ -54,16 +47,11 @@ def _lane_order(K: int, h: int, k: int) -> Index:
     return np.concatenate([prompts.ravel(), heads.transpose(2, 0, 1).ravel()])
 
 
-def _run(
-    objective: Objective,
-    backend: Host,
-    probes: Probes,
-    projection: Projection,
-    span: slice,
-    sums: tuple[Array, ...],
-) -> None:
+def _run(batch: ProbeBatch, span: slice, sums: tuple[Array, ...]) -> None:
     """The pass, which adds to `sums`, in the order of `attending_pass`."""
-    (d, width), (K, k) = projection.matrix.shape, projection.intercept.shape
+    objective, backend, probes = batch.objective, batch.backend, batch.probes
+    assert isinstance(backend, Host)
+    (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
     raw, starts = objective.store.plain(span)
     lengths = objective.store.lengths[span]
     longest, lanes = int(lengths.max()), _lane_order(K, objective.h, k)
@@ -75,9 +63,7 @@ def _run(
         raw,
         BRAIN if backend.brain else HALF,
         (starts, lengths, span.start),
-        tuple(
-            map(np.ascontiguousarray, (projection.centre, projection.matrix[:, lanes], projection.intercept))
-        ),
+        tuple(map(np.ascontiguousarray, (batch.centre, batch.matrix[:, lanes], batch.intercept))),
         (objective.targets, objective.training, objective.held_out),
         (probes.concept, probes.fold),
         tuple(memory),

@@ -81,9 +81,10 @@ def fit_concepts(objective: Objective, options: FitOptions, choices: Sequence[Ri
         )
         searches = [np.flatnonzero(concept == q) for q in concepts]
         best = np.array([index[search.scalars.value[index].argmin()] for index in searches])
-        points, minimum = backend.numpy(search.vectors.points[backend.put(best)]), search.scalars.take(best)
+        minima = search.take(backend, best)
+        points = backend.numpy(minima.vectors.points)
     weights = map(objective.weights_for_tokens, points)
-    numbers = (array.tolist() for array in (minimum.value, minimum.steps, minimum.slope))
+    numbers = (array.tolist() for array in (minima.scalars.value, minima.scalars.steps, minima.scalars.slope))
     return list(map(ProbeFit, weights, choices, *numbers))
 
 

@@ -71,9 +71,6 @@ class Scalars(NamedTuple):
     high: Float
     trials: Index
 
-    def take(self, index: Index) -> Scalars:
-        return Scalars._make(numbers[index] for numbers in self)
-
 
 class Vectors(NamedTuple):
     """The vectors of each function, (K, D) each, on the backend."""
@@ -82,53 +79,17 @@ class Vectors(NamedTuple):
     gradient: Array
     direction: Array
 
-    def take(self, index: Array) -> Vectors:
-        return Vectors._make(vectors[index] for vectors in self)
-
 
 class CurvaturePair(NamedTuple):
-    """A step s and the change y of the gradient, (K, D) each; inner: s·y (K,), 0 where a pair is unused.
-
-    inverse: 1 / s·y (K,), or 0.
-    """
+    """A step s and the change y of the gradient, (K, D) each; inner: s·y (K,), 0 where a pair is unused."""
 
     step: Array
     change: Array
     inner: Float
-    inverse: Float
-
-    @classmethod
-    def of(cls, step: Array, change: Array, inner: Float) -> CurvaturePair:
-        return cls(step, change, inner, np.divide(1.0, inner, out=np.zeros_like(inner), where=inner > 0))
 
 
-class Memory(NamedTuple):
-    """The pairs of the last steps, the latest one last."""
-
-    pairs: Sequence[CurvaturePair] = ()
-
-    def take(self, on_backend: Array, index: Index) -> Memory:
-        """The pairs of some functions; on_backend: their index as an array of the backend."""
-        return Memory(
-            [CurvaturePair(s[on_backend], y[on_backend], i[index], j[index]) for s, y, i, j in self.pairs]
-        )
-
-    def push(self, pair: CurvaturePair) -> Memory:
-        return Memory([*self.pairs, pair][-MEMORY:])
-
-    def forget(self, functions: Bool) -> Memory:
-        """Leave the pairs of these functions (K,) unused."""
-        pairs = (CurvaturePair.of(s, y, np.where(functions, 0.0, inner)) for s, y, inner, _ in self.pairs)
-        return Memory(list(pairs))
-
-    def add_curvature(self, backend: Backend, curvature: Array) -> Memory:
-        """The pairs after a diagonal (K, D) was added to the Hessian of every function."""
-        pairs = []
-        for s, y, inner, _ in self.pairs:
-            change = curvature * s
-            increase = backend.numpy((s * change).sum(1))
-            pairs.append(CurvaturePair.of(s, y + change, np.where(inner > 0, inner + increase, 0.0)))
-        return Memory(pairs)
+Pairs = Sequence[CurvaturePair]
+"""The pairs of the last steps, the latest one last."""
 
 
 class SearchState(NamedTuple):
@@ -136,26 +97,35 @@ class SearchState(NamedTuple):
 
     scalars: Scalars
     vectors: Vectors
-    memory: Memory
+    pairs: Pairs
 
     def take(self, backend: Backend, index: Index) -> SearchState:
-        on_backend = backend.put(index)
+        place = backend.put(index)
         return SearchState(
-            self.scalars.take(index), self.vectors.take(on_backend), self.memory.take(on_backend, index)
+            Scalars._make(numbers[index] for numbers in self.scalars),
+            Vectors._make(vectors[place] for vectors in self.vectors),
+            [CurvaturePair(s[place], y[place], inner[index]) for s, y, inner in self.pairs],
         )
 
     @classmethod
     def joined(cls, backend: Backend, groups: Sequence[SearchState]) -> SearchState:
         """All groups in the order of their functions, with the latest pairs that every group has."""
-        join, depth = backend.xp.concatenate, min(len(group.memory.pairs) for group in groups)
-        latest = (group.memory.pairs[len(group.memory.pairs) - depth :] for group in groups)
-        pairs = [
-            CurvaturePair.of(join(steps), join(changes), np.concatenate(inner))
-            for steps, changes, inner, _ in (zip(*pair, strict=True) for pair in zip(*latest, strict=True))
-        ]
+        join, depth = backend.xp.concatenate, min(len(group.pairs) for group in groups)
         scalars = Scalars._make(map(np.concatenate, zip(*(group.scalars for group in groups), strict=True)))
         vectors = Vectors._make(map(join, zip(*(group.vectors for group in groups), strict=True)))
-        return cls(scalars, vectors, Memory(pairs)).take(backend, np.argsort(scalars.place))
+        latest = (group.pairs[len(group.pairs) - depth :] for group in groups)
+        steps = (zip(*pairs, strict=True) for pairs in zip(*latest, strict=True))
+        pairs = [CurvaturePair(join(s), join(y), np.concatenate(inner)) for s, y, inner in steps]
+        return cls(scalars, vectors, pairs).take(backend, np.argsort(scalars.place))
+
+
+def add_curvature(backend: Backend, pairs: Pairs, diagonal: Array) -> Pairs:
+    """The pairs after a diagonal (K, D) was added to the Hessian of every function."""
+    changes = [diagonal * s for s, _, _ in pairs]
+    return [
+        CurvaturePair(s, y + change, np.where(inner > 0, inner + backend.numpy((s * change).sum(1)), 0.0))
+        for (s, y, inner), change in zip(pairs, changes, strict=True)
+    ]
 
 
 def minimise(
@@ -205,7 +175,7 @@ class StepTest(NamedTuple):
 class LineSearches:
     """K line searches side by side: evaluate the active functions at `trial()`, then call `advance`.
 
-    evaluation: at the points (K, D); memory: pairs of an earlier search.
+    evaluation: at the points (K, D); pairs: of an earlier search.
     held_out (K,): the latest held-out loss of all functions. All other state is of the active functions only.
     """
 
@@ -215,7 +185,7 @@ class LineSearches:
         points: Array,
         evaluation: Evaluation,
         stop: Stop,
-        memory: Memory | None = None,
+        pairs: Pairs = (),
     ) -> None:
         self.backend, self.stop, self.passes, K = backend, stop, 1, len(points)
         eps = float(np.finfo(np.float32 if "32" in str(backend.dtype) else np.float64).eps)
@@ -227,7 +197,7 @@ class LineSearches:
             directional=np.zeros(K), step=np.ones(K), low=np.zeros(K), high=np.full(K, np.inf), trials=none,
         )  # fmt: skip
         self.vectors = Vectors(points, evaluation.gradient, -evaluation.gradient)
-        self.memory, self.retired = memory or Memory(), list[SearchState]()
+        self.pairs, self.retired = pairs, list[SearchState]()
         self.held_out = evaluation.held_out.copy()
         self.curvature: list[Array] = [None] * K  # factors of the matrices that were computed
         self._compute_curvature(evaluation, np.ones(K, bool))
@@ -240,7 +210,7 @@ class LineSearches:
 
     @property
     def _state(self) -> SearchState:
-        return SearchState(self.scalars, self.vectors, self.memory)
+        return SearchState(self.scalars, self.vectors, self.pairs)
 
     @property
     def finished(self) -> bool:
@@ -298,8 +268,8 @@ class LineSearches:
         moves = self.backend.put(accepted)[:, None]
         gradient = self.backend.xp.where(moves, evaluation.gradient, v.gradient)
         step, change = self._times(n.step, v.direction), gradient - v.gradient
-        pair = CurvaturePair.of(step, change, np.maximum(self._dot(step, change), 0.0))
-        self.memory = self.memory.push(pair)
+        pair = CurvaturePair(step, change, np.maximum(self._dot(step, change), 0.0))
+        self.pairs = [*self.pairs, pair][-MEMORY:]
         self.vectors = v._replace(points=self.backend.xp.where(moves, trial, v.points), gradient=gradient)
         slope = np.where(accepted, self._largest(evaluation.gradient), n.slope)
         no_progress = accepted & (-test.rise <= test.rounding) & (slope >= n.lowest_slope)
@@ -333,7 +303,7 @@ class LineSearches:
         for i, factor in zip(index.tolist(), evaluation.curvature(index), strict=True):
             self.curvature[i] = factor
         self.scalars = n._replace(curvature_pass=np.where(due, self.passes, n.curvature_pass))
-        self.memory = self.memory.forget(due)
+        self.pairs = [pair._replace(inner=np.where(due, 0.0, pair.inner)) for pair in self.pairs]
 
     def _choose_directions(self, accepted: Bool) -> None:
         """New directions where a step was accepted: minus inverse Hessian times gradient."""
@@ -362,11 +332,12 @@ class LineSearches:
         """The two loops of L-BFGS (K, D), and which functions have a pair (K,)."""
         q, used = -self.vectors.gradient, []
         scale, has_pair = np.ones(len(self.active)), np.zeros(len(self.active), bool)
-        for s, y, inner, inverse in reversed(self.memory.pairs):
+        for s, y, inner in reversed(self.pairs):
             latest = ~has_pair & (inner > 0)
             if latest.any():
                 scale = np.where(latest, inner / np.where(latest, self._dot(y, y), 1.0), scale)
                 has_pair = has_pair | latest
+            inverse = np.divide(1.0, inner, out=np.zeros_like(inner), where=inner > 0)
             alpha = inverse * self._dot(s, q)
             q = q - self._times(alpha, y)
             used.append((s, y, inverse, alpha))
@@ -397,7 +368,7 @@ class LineSearches:
             return
         active = np.flatnonzero(~finished)
         self.retired.append(self._state.take(self.backend, np.flatnonzero(finished)))
-        self.scalars, self.vectors, self.memory = self._state.take(self.backend, active)
+        self.scalars, self.vectors, self.pairs = self._state.take(self.backend, active)
         self.curvature = [self.curvature[i] for i in active.tolist()]
 
     def result(self) -> SearchState:

@@ -11,7 +11,7 @@ from attsvm.numbers import Array, Float, Index
 from attsvm.numbers.threads import in_threads, single_thread
 from attsvm.probe.data.backends import Backend, Host, total
 from attsvm.probe.fitting.attention import attend, log_loss, token_coefficients
-from attsvm.probe.fitting.objective import BlockSums, Evaluation, Objective, Probes, Projection
+from attsvm.probe.fitting.objective import BlockSums, Evaluation, Objective, ProbeBatch, Probes
 
 MATRIX_NUMBERS, ROW_NUMBERS, MATRIX_COST = 1 << 25, 1 << 23, 50
 """Numbers of all matrices together, and of derivatives at a time (128 and 32 MB in float32). A matrix may
@@ -20,50 +20,46 @@ cost this many times the multiplications of an evaluation."""
 
 def evaluate(objective: Objective, backend: Backend, points: Array, probes: Probes) -> Evaluation:
     """Value and gradient of K probes at points (K, D), an array of the backend."""
-    store, standard, K, d = objective.store, objective.standard, len(probes), objective.store.width
-    h, k = objective.h, objective.k
-    c, scale = h * (1 + k), backend.put(standard.scale)
-    vectors, intercept = points[:, : c * d].reshape(K, c, d), points[:, c * d :]
-    matrix = backend.narrowed(vectors / scale).reshape(K * c, d).T
-    projection = Projection(backend.operand(standard.mean), matrix, intercept)
-
-    compiled = backend if isinstance(backend, Host) and store.numbers > backend.block else None
-    if compiled is None:
-        block = partial(block_sums, objective, backend, probes, projection)
-    else:  # loaded here: numba takes long to import, and few tokens do not need it
+    store, h, k = objective.store, objective.h, objective.k
+    batch = ProbeBatch.at(objective, backend, probes, points)
+    compiled = isinstance(backend, Host) and store.numbers > backend.block
+    work = partial(block_sums, batch)
+    if compiled:  # loaded here: numba takes long to import, and few tokens do not need it
         from attsvm.probe.fitting.compiled_pass import compiled_block_sums
 
-        block = partial(compiled_block_sums, objective, compiled, probes, projection)
-    sums = total(backend.map_blocks(block, store.spans(backend.block)))
+        work = partial(compiled_block_sums, batch)
+    sums = total(backend.map_blocks(work, store.spans(backend.block)))
+    shape = len(probes), h * (1 + k), store.width
+    vectors = points[:, :-k].reshape(shape)
     ridges = np.stack([probes.prompt_ridge, probes.head_ridge], 1)[:, np.repeat([0, 1], [h, h * k])]
     shrink = backend.put(ridges)[:, :, None] * vectors
     value = sums.loss + (shrink * vectors).sum((1, 2)) / 2
-    gradient = (sums.matrix_gradient.reshape(K, c, d) / scale + shrink).reshape(K, c * d)
-    gradient = objective.tie(backend, backend.xp.concatenate([gradient, sums.intercept_gradient], 1))
+    gradient = sums.matrix_gradient.reshape(shape) / backend.put(objective.standard.scale) + shrink
+    gradient = backend.xp.concatenate([gradient.reshape(len(probes), -1), sums.intercept_gradient], 1)
+    gradient = objective.tie(backend, gradient)
     evaluation = Evaluation(backend.numpy(value), gradient, backend.numpy(sums.held_out))
-    if compiled is None or objective.tied:
+    if not compiled or objective.tied:
         return evaluation
 
     def curvature(index: Index) -> list[Array]:
-        return gauss_newton(objective, compiled, points[index], probes.take(index))
+        return gauss_newton(ProbeBatch.at(objective, backend, probes.take(index), points[index]))
 
     return evaluation._replace(curvature=curvature, curvature_limit=affordable_matrices(objective))
 
 
-def block_sums(
-    objective: Objective, backend: Backend, probes: Probes, projection: Projection, span: slice
-) -> BlockSums:
+def block_sums(batch: ProbeBatch, span: slice) -> BlockSums:
     """The sums over a span of sequences, on any backend; `compiled_block_sums` computes the same."""
-    x, products = backend.products(objective.store.read(span), projection.centre, projection.matrix)
+    objective, backend, probes = batch.objective, batch.backend, batch.probes
+    x, products = backend.products(objective.store.read(span), batch.centre, batch.matrix)
     segments = backend.segments(objective.store.lengths[span])
-    output = attend(backend, segments, products, projection.intercept, objective.h)
+    output = attend(backend, segments, products, batch.intercept, objective.h)
     targets = backend.put(objective.targets[:, :, span][probes.concept])
     losses, gradient = log_loss(backend.xp, output.scores, targets)
-    weights = objective.training, objective.held_out
-    training, held_out = (backend.put(of_folds[:, span][probes.fold]) for of_folds in weights)
+    training = backend.put(objective.training[:, span][probes.fold])
+    held_out = backend.put(objective.held_out[:, span][probes.fold])
     gradient = gradient * training[:, None]
     coefficients = token_coefficients(backend.xp, segments, output, gradient)
-    by_matrix = backend.weighted_sums(coefficients.reshape(projection.matrix.shape[1], -1), x)
+    by_matrix = backend.weighted_sums(coefficients.reshape(batch.matrix.shape[1], -1), x)
     return BlockSums(by_matrix, (losses * training).sum(-1), (losses * held_out).sum(-1), gradient.sum(-1))
 
 
@@ -78,13 +74,16 @@ def affordable_matrices(objective: Objective) -> int:
     return MATRIX_NUMBERS // D**2 if affordable else 0
 
 
-def gauss_newton(objective: Objective, backend: Host, points: Float, probes: Probes) -> list[Float]:
-    """Cholesky factors of J' L J + ridges of an objective at points (K, D), one for each.
+def gauss_newton(batch: ProbeBatch) -> list[Float]:
+    """Cholesky factors of J' L J + ridges, one for each probe; on the host.
 
     J: derivatives of the scores; L: curvature of the loss by the scores. The curvature of the scores
     themselves is left out; L-BFGS learns it.
     """
-    matrices, scale = _score_matrices(objective, backend, points, probes)
+    objective, probes = batch.objective, batch.probes
+    matrices = _score_matrices(batch)
+    scale = np.tile(objective.standard.scale, objective.h * (1 + objective.k))
+    scale = np.append(scale, np.ones(objective.k)).astype(matrices[0].dtype)
 
     def factor(q: int) -> Float:
         matrix, ridges = matrices[q], (probes.prompt_ridge[q], probes.head_ridge[q], 0.0)
@@ -101,26 +100,20 @@ def gauss_newton(objective: Objective, backend: Host, points: Float, probes: Pro
     return in_threads(factor, range(len(probes)))
 
 
-def _score_matrices(
-    objective: Objective, backend: Host, points: Float, probes: Probes
-) -> tuple[list[Float], Float]:
-    """Lower triangles of J' L J on unscaled tokens, (D, D) for each probe; the units of the entries (D,)."""
+def _score_matrices(batch: ProbeBatch) -> list[Float]:
+    """Lower triangles of J' L J on tokens that are not standardised, (D, D) for each probe."""
     from attsvm.probe.fitting.compiled_pass import score_derivatives
 
-    store, mean, spread = objective.store, *objective.standard
-    K, D, d, c, k = len(probes), objective.size, store.width, objective.h * (1 + objective.k), objective.k
-    matrix = backend.operand((points[:, : c * d].reshape(K * c, d) / spread).T)
-    projection = Projection(backend.operand(mean), matrix, points[:, c * d :])
-    matrices: list[Float] = [np.zeros((D, D), backend.dtype, order="F") for _ in range(K)]
-    syrk, step = get_blas_funcs("syrk", dtype=backend.dtype), max(1, ROW_NUMBERS // (K * k * D))
-    for block in store.spans(8 * backend.block):
+    K, D, dtype = len(batch.probes), batch.objective.size, batch.backend.dtype
+    matrices: list[Float] = [np.zeros((D, D), dtype, order="F") for _ in range(K)]
+    syrk, step = get_blas_funcs("syrk", dtype=dtype), max(1, ROW_NUMBERS // (K * batch.objective.k * D))
+    for block in batch.objective.store.spans(8 * batch.backend.block):
         for first in range(block.start, block.stop, step):
-            span = slice(first, min(first + step, block.stop))
             with single_thread():
-                rows = score_derivatives(objective, backend, probes, projection, span)
+                rows = score_derivatives(batch, slice(first, min(first + step, block.stop)))
 
             def add(q: int, rows: list[Float] = rows) -> None:
                 syrk(1.0, rows[q].T, beta=1.0, c=matrices[q], overwrite_c=True, lower=True)
 
             in_threads(add, range(K))
-    return matrices, np.concatenate([np.tile(spread, c), np.ones(k)]).astype(backend.dtype)
+    return matrices

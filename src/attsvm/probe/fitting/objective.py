@@ -91,17 +91,6 @@ class Probes:
         return cls(*map(np.concatenate, zip(*(vars(group).values() for group in groups), strict=True)))
 
 
-class Projection(NamedTuple):
-    """What K probes compute of the tokens: (x − centre) matrix; centre (d,), matrix (d, K·c), c = h (1 + k).
-
-    intercept (K, k) is added to the scores.
-    """
-
-    centre: Array
-    matrix: Array
-    intercept: Array
-
-
 class BlockSums(NamedTuple):
     """Sums over a block: gradients by the matrix (K·c, d) and intercept (K, k), losses and held_out (K,)."""
 
@@ -197,3 +186,25 @@ class Objective:
     def size(self) -> int:
         """D, the numbers of one probe."""
         return sum(self.counts)
+
+
+class ProbeBatch(NamedTuple):
+    """K probes in one pass over the tokens, which computes (x − centre) matrix.
+
+    centre (d,), matrix (d, K·c) with c = h (1 + k), on tokens that are not standardised; intercept (K, k).
+    """
+
+    objective: Objective
+    backend: Backend
+    probes: Probes
+    centre: Array
+    matrix: Array
+    intercept: Array
+
+    @classmethod
+    def at(cls, objective: Objective, backend: Backend, probes: Probes, points: Array) -> ProbeBatch:
+        """The probes at points (K, D), an array of the backend."""
+        standard, d = objective.standard, objective.store.width
+        m = objective.size - objective.k
+        matrix = backend.narrowed(points[:, :m].reshape(-1, d) / backend.put(standard.scale)).T
+        return cls(objective, backend, probes, backend.operand(standard.mean), matrix, points[:, m:])

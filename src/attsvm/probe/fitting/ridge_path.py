@@ -15,7 +15,7 @@ import numpy as np
 from attsvm._support.progress import ProgressLine
 from attsvm.numbers import Array, Float, Index
 from attsvm.probe.data.backends import Backend
-from attsvm.probe.fitting.descent import LineSearches, Memory, SearchState, Stop
+from attsvm.probe.fitting.descent import LineSearches, Pairs, SearchState, Stop, add_curvature
 from attsvm.probe.fitting.evaluation import evaluate
 from attsvm.probe.fitting.objective import Evaluation, Objective, Probes
 
@@ -169,9 +169,9 @@ class _Lane:
         self.best, self.stages_since_best = best.copy(), np.zeros(concepts, int)
         self.candidates = list[RidgeCandidate]()
         self.ends = dict[int, tuple[RidgeCandidate, Float]]()  # of every concept the best, and its points
-        self._begin_stage(points, evaluation, Memory(), np.zeros(2))
+        self._begin_stage(points, evaluation, (), np.zeros(2))
 
-    def _begin_stage(self, points: Array, evaluation: Evaluation, memory: Memory, ridges: Float) -> None:
+    def _begin_stage(self, points: Array, evaluation: Evaluation, pairs: Pairs, ridges: Float) -> None:
         """Begin with an evaluation at other ridges (2,): value, gradient and pairs are corrected exactly."""
         head, prompt = self.ridges[self.stage] - ridges
         of_numbers = np.repeat([prompt, head, 0.0], self.objective.counts)
@@ -179,8 +179,8 @@ class _Lane:
         shift = change * points
         value = evaluation.value + self.backend.numpy((shift * points).sum(1)) / 2
         evaluation = Evaluation(value, evaluation.gradient + shift, evaluation.held_out)
-        memory = memory.add_curvature(self.backend, change)
-        self.search = LineSearches(self.backend, points, evaluation, self.stop, memory)
+        pairs = add_curvature(self.backend, pairs, change)
+        self.search = LineSearches(self.backend, points, evaluation, self.stop, pairs)
         self.mean = self._mean_of_folds(self.search.held_out)
         self._end_stages()
 
@@ -213,7 +213,7 @@ class _Lane:
         if not self.finished:
             state = state.take(self.backend, np.flatnonzero(np.repeat(searched, self.folds)))
             evaluation = Evaluation(state.scalars.value, state.vectors.gradient, state.scalars.held_out)
-            self._begin_stage(state.vectors.points, evaluation, state.memory, self.ridges[self.stage - 1])
+            self._begin_stage(state.vectors.points, evaluation, state.pairs, self.ridges[self.stage - 1])
 
     def _record(self, state: SearchState) -> None:
         head, prompt = self.ridges[self.stage]
