@@ -392,7 +392,9 @@ def test_road_one_has_one_loop_one_opener_of_runs_and_one_gap(finds, homes, wron
     found = {path.name for path in road if finds(path.read_text(encoding="utf8"))}
     assert found == homes
     assert finds(wrong)
-    assert not finds("gap = bounds.apart(lower, least, size)\nrows = Rows.of(program)\nsize = 1 - 1 / q")
+    assert not finds(
+        "gap = bounds.relative_gap(lower, least, size)\nrows = Rows.of(program)\nsize = 1 - 1 / q"
+    )
 
 
 KNOW_THE_PROGRAM = {

@@ -35,21 +35,21 @@ def general(program: Constraints, norm: Norm) -> int:
     X = np.zeros((D + more, k + more))
     X[:D, :k], X[D:, k:] = A.T, np.eye(more)
     gain, L = np.append(rows.bound, np.zeros(more)), np.eye(k, k + more)
-    path, count = central_path.Program(gain, X, ball, L, np.zeros(k)), 0
-    newton = central_path.Program.newton
+    path, count = central_path.Problem(gain, X, ball, L, np.zeros(k)), 0
+    newton = central_path.Problem.newton
 
-    def counted(self: central_path.Program, *arguments: float) -> object:
+    def counted(self: central_path.Problem, *arguments: float) -> object:
         nonlocal count
         count += 1
         return newton(self, *arguments)
 
-    central_path.Program.newton = counted  # type: ignore[method-assign, assignment]
+    central_path.Problem.newton = counted  # type: ignore[method-assign, assignment]
     try:
         central_path._descend(
             path, np.append(multipliers, heights), central_path.FIRST, GOAL, central_path.FIRST
         )
     finally:
-        central_path.Program.newton = newton  # type: ignore[method-assign]
+        central_path.Problem.newton = newton  # type: ignore[method-assign]
     return count
 
 

@@ -45,7 +45,7 @@ CASES = [
 @compiled
 def in_a_loop(parts, out):
     for k in range(len(out)):
-        out[k] = bounds.apart(parts[k, 0], parts[k, 1], parts[k, 2], parts[k, 3])
+        out[k] = bounds.relative_gap(parts[k, 0], parts[k, 1], parts[k, 2], parts[k, 3])
 
 
 def test_the_gap_is_one_formula_and_what_is_no_number_is_no_gap():
@@ -53,5 +53,5 @@ def test_the_gap_is_one_formula_and_what_is_no_number_is_no_gap():
     out = np.empty(len(CASES))
     in_a_loop(parts, out)
     with np.errstate(all="ignore"):
-        assert np.array_equal(bounds.apart(*parts.T), expected)
+        assert np.array_equal(bounds.relative_gap(*parts.T), expected)
     assert np.array_equal(out, expected)

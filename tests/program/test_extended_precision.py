@@ -11,7 +11,7 @@ from attsvm.program.certificate import certify_scaled
 from attsvm.program.constraints import Constraints
 from attsvm.program.extended_precision import pool
 from attsvm.program.extended_precision.balls import Bowl, unit_ball
-from attsvm.program.extended_precision.pool import Pool
+from attsvm.program.extended_precision.pool import DoubledRows
 from attsvm.program.extended_precision.route import solve_in_extended_precision
 from attsvm.program.max_margin import max_margin
 from tests.program import conftest
@@ -128,7 +128,7 @@ def test_a_kind_factor_saves_the_margins_that_rounding_loses():
 def _pool(A):
     ones = np.ones(len(A))
     places = np.arange(len(A))
-    return Pool(Doubled(A), ones, ones, ones < 0, places, places, np.zeros(len(A), int), 0)
+    return DoubledRows(Doubled(A), ones, ones, ones < 0, places, places, np.zeros(len(A), int), 0)
 
 
 def test_where_no_factor_has_a_loss_the_numbers_are_rounded_as_they_are():

@@ -89,16 +89,16 @@ class Factored:
         p = self.exponent
         if p is None:
             raise ValueError(f"{self.words}. Pass a Schatten norm, or an entrywise one with diagonal=True.")
-        axes, wanted = (1, "(…, d)") if self.diagonal else (2, "(…, d, e)")
+        axes, expected = (1, "(…, d)") if self.diagonal else (2, "(…, d, e)")
         try:
             W = np.asarray(W)
             if np.iscomplexobj(W):  # NumPy would drop the imaginary parts
                 raise TypeError
             W = W.astype(np.float64)
         except (TypeError, ValueError):
-            raise ValueError(f"W is not an array of real numbers {wanted}.") from None
+            raise ValueError(f"W is not an array of real numbers {expected}.") from None
         if W.ndim < axes:
-            raise ValueError(f"W has shape {W.shape}. Pass {wanted}.")
+            raise ValueError(f"W has shape {W.shape}. Pass {expected}.")
         if not W.size:
             return np.zeros(W.shape[:-axes])
         sizes = np.abs(W) if self.diagonal else _singular_values(W)

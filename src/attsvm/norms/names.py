@@ -12,18 +12,18 @@ from attsvm.norms.capabilities import Norm, capabilities_of
 from attsvm.norms.norms import FAMILIES, NORMS, SAVED
 
 
-def norm_of(word: str) -> Norm:
+def norm_of(name: str) -> Norm:
     """A name of NORMS, lp:1.5 or schatten:1.5, in capitals or not."""
-    if word.lower() in NORMS:
-        return NORMS[word.lower()]
-    family, _, exponent = word.lower().partition(":")
+    if name.lower() in NORMS:
+        return NORMS[name.lower()]
+    family, _, exponent = name.lower().partition(":")
     try:
         p = float(exponent)
     except ValueError:
         p = math.nan
     if family not in FAMILIES or not p >= 1:
         names = f"{', '.join(NORMS)}, or lp:P or schatten:P with a number P ≥ 1"
-        raise BadOption(f"no norm {word!r}. {suggestion(word, NORMS)}Pass {names}.")
+        raise BadOption(f"no norm {name!r}. {suggestion(name, NORMS)}Pass {names}.")
     return FAMILIES[family](p)
 
 

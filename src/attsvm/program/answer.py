@@ -1,6 +1,6 @@
-"""The answer to a program, of one run or of many, and how it is put together from the answers of parts.
+"""The answer to a program, of one run or of many, and how answers of runs are joined.
 
-A runs axis is opened here and nowhere else: engines take all runs of a batch at once, or one by one.
+Only this file opens a runs axis: engines take all runs of a batch at once, or one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attsvm.numbers.threads import cores, in_threads
 from attsvm.program.constraints import FEW_KEYS, Constraints
 
 BATCH = 512
-"""Runs that one thread solves at once: enough to hide Python's share, few enough for the cache."""
+"""Runs that one thread solves at once: enough to hide Python's overhead, few enough for the cache."""
 
 ENTRIES = 1 << 22
 """Entries of the Gram matrices (n T)² of these runs at most (32 MB)."""
@@ -28,7 +28,7 @@ WORTH = 1 << 18
 """Entries of Gram matrices that a thread gets at least where the algorithm is quick."""
 
 SHARES = 4
-"""Shares per core at least, so that one with harder problems does not keep the others waiting."""
+"""Shares per core at least: with fewer, a share of hard problems would leave other cores idle."""
 
 FEW_ROWS = 100
 """Rows up to which repeated examples cost less than the search for them."""
@@ -45,7 +45,7 @@ class Answer:
     gap: the relative gap over all rows that the algorithm measured, one per run; ∞ if none, and then the pair
         may be anything.
 
-    A certificate never asks an algorithm for its opinion.
+    A certificate uses W and the multipliers only, never the gap.
     """
 
     W: Float
@@ -86,9 +86,9 @@ Work = Callable[[Constraints], Answer]
 
 
 def over_runs(work: Work, program: Constraints, quick: bool) -> Answer:
-    """`work` on rows without a runs axis as they are, with one on shares of the runs in threads.
+    """`work` on a program without a runs axis; with one, on shares of the runs in threads.
 
-    quick: the algorithm is so fast that a few small problems are not worth a thread.
+    quick: the algorithm is so fast that a few small problems do not pay for a thread.
     """
     if program.runs is None:
         return work(program)
@@ -104,7 +104,7 @@ def in_batch(work: Work, program: Constraints) -> Answer:
 
 
 def in_shares(work: Work, program: Constraints, most: int) -> Answer:
-    """The same on so many runs at a time, because their memory is bounded."""
+    """The same on at most so many runs at a time, which bounds the memory."""
     if len(program.keys) <= max(1, most):
         return work(program)
     starts = range(0, len(program.keys), max(1, most))
@@ -118,21 +118,21 @@ def one_by_one(work: Work, program: Constraints) -> Answer:
     zero = Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
     if not (program.bound > 0).any():
         return replace(zero, gap=0.0)
-    with suppress(np.linalg.LinAlgError):  # numbers that no factorisation takes are no answer
+    with suppress(np.linalg.LinAlgError):  # overflow: no factorisation exists, and no answer
         return work(program)
     return zero
 
 
 def with_runs_replaced(
-    work: Callable[[Constraints, Answer], Answer], program: Constraints, answer: Answer, which: Bool
+    work: Callable[[Constraints, Answer], Answer], program: Constraints, answer: Answer, marked: Bool
 ) -> Answer:
-    """The answer, where that of each run which is marked (…,) is what `work` makes of finite numbers."""
-    if not which.any():
+    """The answer with the marked runs (…,) replaced by `work` on their program and their finite answer."""
+    if not marked.any():
         return answer
     if program.runs is None:
         return work(program, answer.finite())
-    arrays, named = [array.copy() for array in answer.arrays], np.flatnonzero(which).tolist()
-    for k, (run,) in zip(named, program.each_run(which=named), strict=True):
+    arrays, indices = [array.copy() for array in answer.arrays], np.flatnonzero(marked).tolist()
+    for k, (run,) in zip(indices, program.each_run(indices=indices), strict=True):
         for array, entry in zip(arrays, work(run, answer.run(k).finite()).arrays, strict=True):
             array[k] = entry
     return Answer(*arrays)
@@ -145,7 +145,7 @@ def joined(answers: Sequence[Answer]) -> Answer:
 
 
 def _edges(runs: int, entries: int, least: int) -> list[int]:
-    """Where the shares of at least so many runs begin and end."""
+    """Where shares of `least` runs or more begin and end."""
     most = max(1, min(BATCH, ENTRIES // entries))
     threads = SHARES * cores() if cores() > 1 else 1
     count = max(-(-runs // most), min(-(-runs // least), threads))
@@ -158,7 +158,7 @@ def _edges(runs: int, entries: int, least: int) -> list[int]:
 def without_copies(work: Work, program: Constraints) -> Answer:
     """`work` on the examples of one run that repeat none before; the multipliers of the others are zero.
 
-    An interior point of k rows costs k³, and of rows that are alike it needs only one.
+    An interior point of k rows costs k³ and needs only one of several equal rows.
     """
     if not program.fits() or not FEW_ROWS < program.active.size <= FEW_KEYS:
         return work(program)

@@ -18,8 +18,8 @@ from attsvm.program.solution import NotSeparable, Solution
 
 def all_tokens_support(solution: Solution) -> Any:
     """Assumption B.1: every token that is not selected has an active constraint."""
-    good = (solution.support | ~solution.constraints.separating).all((-2, -1))
-    return bool(good) if good.ndim == 0 else good
+    active = (solution.support | ~solution.constraints.separating).all((-2, -1))
+    return bool(active) if active.ndim == 0 else active
 
 
 def label_svm(tokens: Tokens, selected: ArrayLike, norm: Norm | str = frobenius) -> Solution:
@@ -29,16 +29,16 @@ def label_svm(tokens: Tokens, selected: ArrayLike, norm: Norm | str = frobenius)
 
     selected: one token per example. The solution's W is v (c, 1).
     """
-    chosen = as_selected(tokens, selected)
+    selection = as_selected(tokens, selected)
     if tokens.runs is not None:
         raise ValueError(f"the tokens have {tokens.runs} runs. Pass those of one: tokens.run(0).")
-    several = np.flatnonzero(chosen.sum(-1) > 1)
+    several = np.flatnonzero(selection.sum(-1) > 1)
     if several.size:
         raise ValueError(
-            f"selected picks {int(chosen[several[0]].sum())} tokens in example {several[0]}. "
+            f"selected picks {int(selection[several[0]].sum())} tokens in example {several[0]}. "
             "Pass one token per example: the label of a mixture depends on its shares."
         )
-    features = tokens.values[np.arange(tokens.n), chosen.argmax(-1)]
+    features = tokens.values[np.arange(tokens.n), selection.argmax(-1)]
     return separate(tokens.labels[:, None] * features, norm)
 
 
@@ -57,7 +57,7 @@ def leakage_cost(
     Γ(p) is the label margin of the pooled features X_iᵀ s_i. Random attention vectors around the
     selection are tried, so the result is an upper bound of ν; a value ≤ 0 refutes the assumption.
     """
-    chosen = as_selected(tokens, selected)
+    selection = as_selected(tokens, selected)
     best = label_svm(tokens, selected, norm).margin
     rng = np.random.default_rng(seed)
     costs = []
@@ -65,8 +65,8 @@ def leakage_cost(
         leak = rng.dirichlet(np.ones(tokens.T), size=tokens.n) * tokens.mask
         leak /= leak.sum(-1, keepdims=True)
         amount = rng.random((tokens.n, 1)) ** 3 * (rng.random((tokens.n, 1)) < 0.7)
-        attention = (1 - amount) * chosen + amount * leak
-        lost = (1 - attention[chosen]).max()
+        attention = (1 - amount) * selection + amount * leak
+        lost = (1 - attention[selection]).max()
         if lost > 1e-6:
             costs.append((best - _label_margin(tokens, attention, norm)) / lost)
     return float(min(costs))

@@ -2,8 +2,8 @@
 
     Σ λ_j b_j / N*(Σ λ_j A_j)  ≤  min N(W)  ≤  N(W) / min_j ⟨A_j, W⟩ / b_j
 
-Engines that know the parts of a bound need not pass over the rows again: they ask `apart`. The certificate
-alone has a gap of its own, which counts rounding.
+Engines that know a bound need not pass over the rows again: they call `relative_gap`. Only the certificate
+computes its gap by itself, because it counts rounding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attsvm.numbers.compiled import anywhere
 
 
 class Bounded(Protocol):
-    """What has bounds: `Rows`, and the whole program (`Constraints`) of one run."""
+    """`Rows`, or the whole program (`Constraints`) of one run."""
 
     @property
     def bound(self) -> Float: ...
@@ -35,7 +35,7 @@ def lower(rows: Bounded, norm: Norm, multipliers: Float) -> float:
 
 
 @anywhere
-def apart(lower: Any, least: Any, size: Any, missed: Any = 0.0) -> Any:
+def relative_gap(lower: Any, least: Any, size: Any, missed: Any = 0.0) -> Any:
     """1 − lower / upper,  upper = size / least; or what is missed where that is more. ∞ if it is no number.
 
     lower: Σ λ_j b_j / N*(Σ λ_j A_j); least: the least margin per bound, where not positive the gap is 1;
@@ -64,17 +64,17 @@ def measured(
     if not (least > 0 and size > 0):
         return 1.0, least, reached
     unit = float(rows.bound.max(initial=0.0)) or 1.0
-    return float(apart(reached, least, size, missed(rows, margins) / (least * unit))), least, reached
+    return float(relative_gap(reached, least, size, missed(rows, margins) / (least * unit))), least, reached
 
 
 def least_margin(rows: Bounded, margins: Float) -> float:
-    """The least margin per bound, over rows that ask for one; ∞ where none does."""
-    asks = rows.bound > 0
-    return float((margins[asks] / rows.bound[asks]).min(initial=np.inf))
+    """The least margin per bound, over rows that require one; ∞ where none does."""
+    bounded = rows.bound > 0
+    return float((margins[bounded] / rows.bound[bounded]).min(initial=np.inf))
 
 
 def missed(rows: Bounded, margins: Float) -> float:
-    """By how much rows that ask for equality, or for the order alone, fail at most."""
+    """The largest violation of a row that is an equality, or requires the order alone."""
     free = rows.bound == 0
     wrong = np.where(rows.tied, np.abs(margins), -margins)
     return float(wrong.max(initial=0.0, where=free))

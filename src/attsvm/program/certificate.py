@@ -1,7 +1,7 @@
 """How far a solution can be from optimal, recomputed from rows, weight and multipliers alone.
 
-What is certified is true in exact arithmetic: every sum comes with a bound on its rounding, which counts
-against the solution. Where float64 leaves too much doubt the sums are taken again in twice the precision.
+A certificate holds in exact arithmetic: every sum has a bound on its rounding, which counts against the
+solution. Where float64 leaves too much doubt the sums are computed again in twice the precision.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DOUBT = 0.1 * TOLERANCE
 EPSILON = 2.0**-53
 
 CHUNK, LARGEST_SUM = 1 << 17, 1 << 26
-"""Numbers that are summed in twice the precision: at once, and in all (half a minute)."""
+"""Numbers that are summed in twice the precision: at once, and in total (half a minute)."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Certificate:
         for tied tokens, to the largest margin that any example requires).
     dual: largest negative multiplier, relative, and excess of N*(Σ λ_j A_j) over 1.
     gap: 1 − lower/upper, where Σ λ_j b_j / N*(Σ λ_j A_j) ≤ best norm ≤ N(W) / least margin.
-    rows: number of constraints over which it was taken: all there are, ties too.
+    rows: number of constraints, ties included.
     least_norm: Σ λ_j b_j / N*(Σ λ_j A_j), less rounding: no weight with the required margins has a smaller
         norm. 0 for soft margins.
 
@@ -90,8 +90,8 @@ def plain(x: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Sums:
-    """What the rows say about a pair, in their units, and by how much rounding may have changed it.
+class BoundedSums:
+    """Margins and Σ λ_j A_j of a pair, in the units of the rows, with bounds on their rounding.
 
     W (…, d, e), λ (…, n, T): the pair; λ and M are 2^−size times what they are, and negative multipliers
         of inequalities are left out: negative (…,), the largest of them relative to all.
@@ -110,7 +110,7 @@ class Sums:
     blur: Any
 
 
-def _in_float64(program: Constraints, W: Float, multipliers: Float, size: Any) -> Sums:
+def _in_float64(program: Constraints, W: Float, multipliers: Float, size: Any) -> BoundedSums:
     """One pass each for margins and M; bounds on rounding from the sizes of the rows.
 
     multipliers (…, n, T): those below zero become zero.
@@ -124,16 +124,16 @@ def _in_float64(program: Constraints, W: Float, multipliers: Float, size: Any) -
     blur = (np.count_nonzero(multipliers, axis=(-2, -1)) + 8) * EPSILON * weight
     short = np.where(program.active, program.bound - program.margins(W), -np.inf)
     M = program.combine(multipliers)
-    return Sums(program, W, multipliers, size, negative, short, doubt[..., None], M, blur)
+    return BoundedSums(program, W, multipliers, size, negative, short, doubt[..., None], M, blur)
 
 
-def _doubtful(sums: Sums) -> NDArray[np.intp]:
-    """The examples with a multiplier, or with a row that may fall short: the others decide nothing."""
+def _doubtful(sums: BoundedSums) -> NDArray[np.intp]:
+    """The examples with a multiplier, or with a row that may fall short."""
     short = (sums.short + sums.doubt > 0) | sums.program.tied
     return np.flatnonzero((short | (sums.multipliers != 0)).any(-1))
 
 
-def _in_doubled(sums: Sums) -> Sums:
+def _in_doubled(sums: BoundedSums) -> BoundedSums:
     """The same in twice the precision, for the doubtful examples of one run."""
     program, lam, smaller = sums.program, sums.multipliers, doubled.ROUNDING / EPSILON
     examples, short = _doubtful(sums), sums.short.copy()
@@ -141,14 +141,14 @@ def _in_doubled(sums: Sums) -> Sums:
     M, W = Doubled(np.zeros(sums.W.shape)), Doubled(sums.W)
     size = max(1, CHUNK // (program.d * max(program.T, program.e)))
     for start in range(0, len(examples), size):
-        part = examples[start : start + size]
-        keys, queries = program.keys[part], program.queries[part]
-        anchors = np.take_along_axis(keys, program.anchor[part, None, None], axis=1)
+        chunk = examples[start : start + size]
+        keys, queries = program.keys[chunk], program.queries[chunk]
+        anchors = np.take_along_axis(keys, program.anchor[chunk, None, None], axis=1)
         delta = Doubled.difference(anchors, keys)
         direction = (W * queries[:, None, :]).sum()
-        exact = program.bound[part] - (delta * direction[:, None]).sum()
-        short[part] = np.where(program.active[part], exact.hi + exact.lo, -np.inf)
-        M = M + ((delta * lam[part, :, None]).sum(1)[:, :, None] * queries[:, None, :]).sum(0)
+        exact = program.bound[chunk] - (delta * direction[:, None]).sum()
+        short[chunk] = np.where(program.active[chunk], exact.hi + exact.lo, -np.inf)
+        M = M + ((delta * lam[chunk, :, None]).sum(1)[:, :, None] * queries[:, None, :]).sum(0)
     size_of = np.where(program.active, np.abs(short), 0.0)[examples]
     doubt[examples] = doubt[examples] * smaller + EPSILON * size_of
     blur = sums.blur * smaller + np.sqrt((M.lo * M.lo).sum())
@@ -172,13 +172,13 @@ def _at_most(program: Constraints, norm: Norm, W: Float, multipliers: Float, siz
             if doubtful and len(_doubtful(sums)) * program.d * max(program.T, program.e) <= LARGEST_SUM:
                 most = judge(_in_doubled(sums), 1.0)
         else:
-            which = np.flatnonzero(doubtful).tolist()
-            arrays = [getattr(sums, field.name) for field in fields(Sums)[1:]]
-            for k, run in zip(which, program.each_run(*arrays, which=which), strict=True):
-                again = judge(_in_doubled(Sums(*run)), 1.0)
+            indices = np.flatnonzero(doubtful).tolist()
+            arrays = [getattr(sums, field.name) for field in fields(BoundedSums)[1:]]
+            for k, run in zip(indices, program.each_run(*arrays, indices=indices), strict=True):
+                refined = judge(_in_doubled(BoundedSums(*run)), 1.0)
                 for name in ("primal", "dual", "gap", "least_norm"):
-                    getattr(most, name)[k] = getattr(again, name)
-    # What is not finite certifies nothing.
+                    getattr(most, name)[k] = getattr(refined, name)
+    # A pair with a number that is not finite certifies nothing.
     primal, dual, gap = (
         plain(np.where(finite & ~np.isnan(x), np.maximum(x, 0.0), np.inf))
         for x in (most.primal, most.dual, most.gap)
@@ -187,10 +187,10 @@ def _at_most(program: Constraints, norm: Norm, W: Float, multipliers: Float, siz
     return Certificate(primal, dual, gap, plain(program.m), plain(least_norm))
 
 
-# ---------------------------------------------------------------------- what follows from them
+# ---------------------------------------------------------------------- violations and gaps
 
 
-def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
+def _hard(norm: Norm, sums: BoundedSums, sign: float) -> Certificate:
     """Violations and gap at most (sign 1), or at least (sign −1)."""
     program, dual = sums.program, norm.dual
     asks = program.bound > 0
@@ -215,14 +215,14 @@ def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
     return Certificate(primal, np.maximum(sums.negative, excess), gap, program.m, lower)
 
 
-def _soft(sums: Sums, sign: float) -> Certificate:
+def _soft(sums: BoundedSums, sign: float) -> Certificate:
     program = sums.program
     primal = _shortfall(sums, sign, ties_only=True)
     mantissa, power = program.units.price_parts
     total = np.where(program.separating, sums.multipliers, 0.0).sum(-1) * (1 + sign * 8 * EPSILON)
-    held = np.ldexp(mantissa, np.clip(power - sums.size[..., None], -2000, 2000))
+    limit = np.ldexp(mantissa, np.clip(power - sums.size[..., None], -2000, 2000))
     excess = np.divide(
-        total - held, np.where(held > 0, held, 1.0), where=total > held, out=np.zeros(held.shape)
+        total - limit, np.where(limit > 0, limit, 1.0), where=total > limit, out=np.zeros(limit.shape)
     )
 
     short = np.where(program.separating, sums.short + sign * sums.doubt, -np.inf).max(-1, initial=0.0)
@@ -238,7 +238,7 @@ def _soft(sums: Sums, sign: float) -> Certificate:
     return Certificate(primal, np.maximum(sums.negative, excess.max(-1)), gap, program.m, np.zeros(gap.shape))
 
 
-def _shortfall(sums: Sums, sign: float, ties_only: bool = False) -> Any:
+def _shortfall(sums: BoundedSums, sign: float, ties_only: bool = False) -> Any:
     """Largest relative violation of a row, or of a tie.
 
     A row that requires no margin is measured against the largest required margin, both as logits.
@@ -253,7 +253,7 @@ def _shortfall(sums: Sums, sign: float, ties_only: bool = False) -> Any:
     return off.max((-2, -1), initial=0.0, where=counted)
 
 
-def _terms(sums: Sums) -> Any:
+def _terms(sums: BoundedSums) -> Any:
     """Number of terms in a sum over the multipliers, and a few operations."""
     return np.count_nonzero(sums.multipliers, axis=(-2, -1)) + 8
 
@@ -279,9 +279,9 @@ def _total(numbers: Float, exponent: Any) -> tuple[Float, Any]:
 
 def _on_one_scale(terms: list[tuple[Any, Any]]) -> list[Float]:
     """Numbers x · 2^k, all divided by the same power of two, which brings the first two near one."""
-    parts = [(np.frexp(x)[0], np.where(x > 0, np.frexp(x)[1] + k, -(10**6))) for x, k in terms]
-    largest = np.maximum(parts[0][1], parts[1][1])
-    return [np.ldexp(x, np.clip(k - largest, -1100, 1000)) for x, k in parts]
+    scaled = [(np.frexp(x)[0], np.where(x > 0, np.frexp(x)[1] + k, -(10**6))) for x, k in terms]
+    largest = np.maximum(scaled[0][1], scaled[1][1])
+    return [np.ldexp(x, np.clip(k - largest, -1100, 1000)) for x, k in scaled]
 
 
 def _most(rows: Float) -> Float:

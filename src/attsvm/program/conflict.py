@@ -1,4 +1,4 @@
-"""Why there is no W: a Farkas proof made short, and said in words."""
+"""Why there is no W: a short Farkas proof, and a message that explains it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from attsvm.numbers.threads import single_thread
 from attsvm.program.constraints import DEPENDENT, TINY, Constraints
 from attsvm.program.frobenius.dense import solve_rows
 from attsvm.program.rows import Rows
-from attsvm.program.solution import Explanation
+from attsvm.program.solution import Contradiction
 
 NEGLIGIBLE = 1e-10
-"""Multipliers (of unit rows) below this part of the largest one are left out of a proof."""
+"""Multipliers (of unit rows) below this share of the largest one are dropped from a proof."""
 
 SAME = 1e-12
 """Unit rows that differ by less than this are the same row."""
 
 DENSE = 20_000_000
-"""Numbers in the largest matrix of conflicting rows that is written out."""
+"""Numbers in the largest dense matrix of conflicting rows."""
 
 SHOWN = 8
 """Pairs named in a message."""
@@ -39,13 +39,13 @@ class Proof(NamedTuple):
     rows: Rows
     weight: Float
 
-    def only(self, which: NDArray[np.intp] | Bool) -> Proof:
+    def only(self, index: NDArray[np.intp] | Bool) -> Proof:
         """Some of the rows."""
-        return Proof(self.rows.some(which), self.weight[which])
+        return Proof(self.rows.some(index), self.weight[index])
 
 
-def explain(program: Constraints, norm: Norm, multipliers: Float) -> Explanation:
-    """The shortest proof at hand that the rows contradict each other, in words.
+def explain(program: Constraints, norm: Norm, multipliers: Float) -> Contradiction:
+    """A short proof that the rows contradict each other, and its message.
 
     multipliers (n, T): a Farkas proof, Σ λ_j A_j = 0 up to rounding and Σ λ_j b_j > 0.
     """
@@ -62,20 +62,20 @@ def explain(program: Constraints, norm: Norm, multipliers: Float) -> Explanation
     weight, residual = program.units.restored_proof(weight / rows.length, rows.example, residual)
     conflict = list(zip(rows.example.tolist(), rows.token.tolist(), strict=True))
     packed = program.pack(rows.spread(weight))
-    return Explanation(_words(program, rows, weight), packed, conflict, residual)
+    return Contradiction(_message(program, rows, weight), packed, conflict, residual)
 
 
 # ---------------------------------------------------------------------- fewer rows
 
 
 def _zero_row(proof: Proof) -> Proof | None:
-    """One zero row that asks for a margin."""
+    """One zero row that requires a margin."""
     zero = np.flatnonzero(~proof.rows.delta.any(1) & (proof.rows.bound > 0))
     return Proof(proof.rows.some(zero[:1]), np.ones(1)) if zero.size else None
 
 
 def _without_noise(proof: Proof) -> Proof:
-    """The rows that matter."""
+    """The rows whose multipliers are not negligible."""
     size = np.abs(proof.weight) * proof.rows.delta.any(1)
     return proof.only(size > NEGLIGIBLE * size.max(initial=0.0))
 
@@ -83,14 +83,13 @@ def _without_noise(proof: Proof) -> Proof:
 def _crossed(program: Constraints, proof: Proof) -> Proof | None:
     """Two examples that want opposite orders of the same two tokens, one of them in the proof.
 
-    Such a pair is the better explanation even if the proof found other rows: an example with the
-    wrong selection spoils many. Equal keys are found by their projections on one direction, and most
-    examples are ruled out by the first entry alone.
+    Such a pair explains better than the rows of the proof: an example with the wrong selection spoils many.
+    Equal keys have equal projections on one direction; the first entry alone rules out most examples.
     """
     near = np.unique(proof.rows.example)
-    passed_over = program.separating[near]
+    competing = program.separating[near]
     first = program.keys[np.arange(program.n), program.anchor, 0]
-    if not _among(first, program.keys[near, :, 0][passed_over]).any():
+    if not _among(first, program.keys[near, :, 0][competing]).any():
         return None
     direction = np.random.default_rng(0).standard_normal(program.d + program.e)
 
@@ -103,33 +102,33 @@ def _crossed(program: Constraints, proof: Proof) -> Proof | None:
 
     tokens, anchors, queries = codes(near)
     all_anchors = program.keys[np.arange(program.n), program.anchor] @ direction[: program.d]
-    far = np.flatnonzero(_among(all_anchors, tokens[passed_over]))
+    far = np.flatnonzero(_among(all_anchors, tokens[competing]))
     far = far[: max(1, DENSE // (program.T * program.d))]
     if not far.size:
         return None
-    their_tokens, their_anchors, their_queries = codes(far)
-    here, there = np.nonzero(passed_over), np.nonzero(program.separating[far])
-    ours = _rounded(tokens + 3 * anchors + queries)[here]
-    theirs = _rounded(their_anchors + 3 * their_tokens + their_queries)[there]
-    _, first, second = np.intersect1d(ours, theirs, return_indices=True)
+    far_tokens, far_anchors, far_queries = codes(far)
+    near_rows, far_rows = np.nonzero(competing), np.nonzero(program.separating[far])
+    near_codes = _rounded(tokens + 3 * anchors + queries)[near_rows]
+    far_codes = _rounded(far_anchors + 3 * far_tokens + far_queries)[far_rows]
+    _, first, second = np.intersect1d(near_codes, far_codes, return_indices=True)
     for j, k in zip(first[:SHOWN], second[:SHOWN], strict=True):
         pair = np.zeros(program.active.shape, bool)
-        pair[near[here[0][j]], here[1][j]] = pair[far[there[0][k]], there[1][k]] = True
-        found = _opposite(Rows.of(program, pair))
-        if found is not None:
-            return found
+        pair[near[near_rows[0][j]], near_rows[1][j]] = pair[far[far_rows[0][k]], far_rows[1][k]] = True
+        shorter = _opposite(Rows.of(program, pair))
+        if shorter is not None:
+            return shorter
     return None
 
 
-def _among(numbers: Float, others: Float) -> Bool:
-    """Which of the numbers equal one of the others, up to rounding."""
-    wanted, numbers = np.sort(_rounded(others), axis=None), _rounded(numbers)
-    place = np.minimum(np.searchsorted(wanted, numbers), len(wanted) - 1)
-    return np.asarray(wanted[place] == numbers)
+def _among(numbers: Float, candidates: Float) -> Bool:
+    """Which of the numbers equal one of the candidates, up to rounding."""
+    values, numbers = np.sort(_rounded(candidates), axis=None), _rounded(numbers)
+    place = np.minimum(np.searchsorted(values, numbers), len(values) - 1)
+    return np.asarray(values[place] == numbers)
 
 
 def _rounded(numbers: Float) -> Float:
-    # A projection of the same key may differ in its last bits from place to place.
+    # The projections of two equal keys may differ in their last bits.
     return np.round(numbers, 10)
 
 
@@ -143,7 +142,7 @@ def _shorten(proof: Proof) -> Proof:
     if len(rows) * max(len(rows), rows.d * rows.e) > DENSE:
         return proof
     unit = rows.dense
-    triangle = dgeqrf(unit.T)[0]  # the bare call: checks and copies would cost as much again
+    triangle = dgeqrf(unit.T)[0]  # SciPy's checks and copies would double the time
     diagonal = np.abs(np.diagonal(triangle))[: len(rows) - 1]
     if len(diagonal) == len(rows) - 1 and (diagonal > DEPENDENT).all():
         return proof
@@ -151,13 +150,13 @@ def _shorten(proof: Proof) -> Proof:
     if pair is not None:
         return pair
     point = solve_rows(unit, rows.bound, rows.tied)
-    if point.separable:  # the given proof is too rough to be made shorter
+    if point.separable:  # rounding: the rows of this proof do not quite contradict each other
         return proof
     return Proof(rows, point.multipliers).only(point.multipliers != 0)
 
 
 def _opposite(rows: Rows) -> Proof | None:
-    """Two rows that are opposite (or, with a tie, parallel), one of which asks for a margin."""
+    """Two rows that are opposite (or, with a tie, parallel), one of which requires a margin."""
     cosine = rows.gram
     np.fill_diagonal(cosine, 0.0)
     for j, k in np.argwhere(np.triu(1 - np.abs(cosine) < SAME)):
@@ -170,15 +169,15 @@ def _opposite(rows: Rows) -> Proof | None:
     return None
 
 
-# ---------------------------------------------------------------------- words
+# ---------------------------------------------------------------------- messages
 
 
-def _words(program: Constraints, rows: Rows, weight: Float) -> str:
-    """The contradiction in words: who, and why."""
+def _message(program: Constraints, rows: Rows, weight: Float) -> str:
+    """Which examples and tokens contradict each other, and why."""
     if len(rows) == 1:
-        return _one(program, rows)
+        return _message_of_one(program, rows)
     if len(rows) == 2:
-        return _two(program, rows)
+        return _message_of_two(program, rows)
     examples = np.unique(rows.example)
     anchors = program.anchor[examples]
     if len(examples) == 1 and not rows.tied.any():
@@ -188,40 +187,42 @@ def _words(program: Constraints, rows: Rows, weight: Float) -> str:
         )
     pairs = [f"({i}, {t})" for i, t in zip(rows.example[:SHOWN], rows.token[:SHOWN], strict=True)]
     weights = [f"{w:.3g}" for w in weight[:SHOWN]]
-    more = ", …" if len(rows) > SHOWN else ""
+    dots = ", …" if len(rows) > SHOWN else ""
     return (
         f"the constraints of {len(rows)} tokens in {_listed('example', examples)} contradict each other: "
-        f"(example, token) pairs {', '.join(pairs)}{more} with multipliers {', '.join(weights)}{more}."
+        f"(example, token) pairs {', '.join(pairs)}{dots} with multipliers {', '.join(weights)}{dots}."
     )
 
 
-def _one(program: Constraints, rows: Rows) -> str:
+def _message_of_one(program: Constraints, rows: Rows) -> str:
     i, t = rows.example[0], rows.token[0]
-    why = "the difference of the keys vanishes next to the other tokens"
+    reason = "the difference of the keys vanishes next to the other tokens"
     if not rows.delta.any():
-        why = "the query is zero" if program.differences(rows.example, rows.token).any() else "identical keys"
-    return f"no W ranks token {program.anchor[i]} above token {t} in example {i} ({why})."
+        reason = (
+            "the query is zero" if program.differences(rows.example, rows.token).any() else "identical keys"
+        )
+    return f"no W ranks token {program.anchor[i]} above token {t} in example {i} ({reason})."
 
 
-def _two(program: Constraints, rows: Rows) -> str:
+def _message_of_two(program: Constraints, rows: Rows) -> str:
     (i, k), (t, u) = rows.example, rows.token
     a, c = program.anchor[i], program.anchor[k]
     if rows.tied.any():
         tie, free = (0, 1) if rows.tied[0] else (1, 0)
         j, x = rows.example[tie], rows.token[tie]
         order = f"token {program.anchor[rows.example[free]]} above token {rows.token[free]}"
-        where = f"in example {rows.example[free]}"
-        return f"no W ranks {order} {where} while tokens {program.anchor[j]} and {x} of example {j} are tied."
+        place = f"in example {rows.example[free]}"
+        return f"no W ranks {order} {place} while tokens {program.anchor[j]} and {x} of example {j} are tied."
     if i == k:
         return (
             f"no W ranks token {a} highest in example {i}: its key lies between those of tokens {t} and {u}."
         )
-    same = np.array_equal(program.keys[i, a], program.keys[k, u]) and np.array_equal(
+    same_keys = np.array_equal(program.keys[i, a], program.keys[k, u]) and np.array_equal(
         program.keys[i, t], program.keys[k, c]
     )
-    what = "the same two tokens" if same else "two tokens along the same direction"
+    pair = "the same two tokens" if same_keys else "two tokens along the same direction"
     return (
-        f"examples {i} and {k} want opposite orders of {what}: "
+        f"examples {i} and {k} want opposite orders of {pair}: "
         f"token {a} above token {t} in example {i}, token {c} above token {u} in example {k}."
     )
 

@@ -142,9 +142,9 @@ class Constraints:
         """The constraints of several runs."""
         return self._at(runs)
 
-    def each_run(self, *arrays: Float, which: Iterable[int] | None = None) -> Iterator[Any]:
+    def each_run(self, *arrays: Float, indices: Iterable[int] | None = None) -> Iterator[Any]:
         """The runs, all or those named, each with its entry of arrays that have a runs axis."""
-        for k in range(len(self.keys)) if which is None else which:
+        for k in range(len(self.keys)) if indices is None else indices:
             yield self.run(k), *(array[k] for array in arrays)
 
     def as_batch(self) -> Constraints:
@@ -338,17 +338,17 @@ def stored_margins(
         return keys.margins(examples, anchor, queries, W)
     out, anchor = np.empty((len(examples), keys.shape[1])), np.ascontiguousarray(anchor)
 
-    def work(part: slice) -> None:
-        raw = keys.raw(examples[part])
+    def work(chunk: slice) -> None:
+        raw = keys.raw(examples[chunk])
         raw.flags.writeable = False  # one kind of array, one compilation
-        first, y = anchor[part], np.ascontiguousarray(queries[part] @ W.T)
+        first, y = anchor[chunk], np.ascontiguousarray(queries[chunk] @ W.T)
         if raw.itemsize == 2:
             scratch = np.empty((2, raw.shape[2]), np.uint32)
             shift = HALF if raw.dtype == np.float16 else BRAIN
             bits = raw.view(np.uint16)
-            margins_of_halves(bits, shift, first, y, scratch, scratch.view(np.float32), out[part])
+            margins_of_halves(bits, shift, first, y, scratch, scratch.view(np.float32), out[chunk])
         else:
-            margins_of(raw, first, y, out[part])
+            margins_of(raw, first, y, out[chunk])
 
     in_threads(work, keys.parts(len(examples)))
     return out
@@ -413,9 +413,9 @@ def unit_differences_of(keys, anchor, example, token, out, length):  # type: ign
     """(x_a − x_t) / |x_a − x_t| and its length for named rows: (k,), (k,) → out (k, d), length (k,)."""
     for j in range(len(example)):
         i, square = example[j], 0.0
-        first, other = keys[i, anchor[i]], keys[i, token[j]]
+        first, second = keys[i, anchor[i]], keys[i, token[j]]
         for c in range(keys.shape[2]):
-            out[j, c] = first[c] - other[c]
+            out[j, c] = first[c] - second[c]
             square += out[j, c] * out[j, c]
         length[j] = np.sqrt(square)
         scale = 1.0 / length[j] if length[j] > 0.0 else 1.0

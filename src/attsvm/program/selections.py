@@ -30,12 +30,12 @@ TOGETHER = 64
 """Programs that are solved at once."""
 
 ENOUGH = 1 - 0.1 * TOLERANCE
-"""A part of the tree whose bound is not better than the best margin by more than this is left."""
+"""Nodes are pruned whose bound times this is not above the best margin."""
 
 TINY, EPSILON = np.finfo(float).tiny, np.finfo(float).eps
 
 OPEN = -1
-"""In place of a token: not chosen yet."""
+"""In place of a token: undecided."""
 
 
 def selections(tokens: Tokens, v: ArrayLike | None = None, norm: Norm | str = frobenius) -> list[Solution]:
@@ -50,29 +50,31 @@ def selections(tokens: Tokens, v: ArrayLike | None = None, norm: Norm | str = fr
     if as_tokens(tokens).runs is not None:
         raise ValueError("selections takes tokens without a runs axis: pass tokens.run(k).")
     tokens = tokens.in_memory()
-    chosen = np.zeros((1, 0), dtype=np.intp)
+    partial = np.zeros((1, 0), dtype=np.intp)
     console = Console(stderr=True)
     for i in track(
         range(tokens.n), "selections", console=console, transient=True, disable=not console.is_terminal
     ):
-        extended = _extend(chosen, np.flatnonzero(tokens.mask[i]))
+        extended = _extend(partial, np.flatnonzero(tokens.mask[i]))
         first = Tokens(tokens.keys[: i + 1], tokens.queries[: i + 1], mask=tokens.mask[: i + 1])
-        chosen = extended[separable(first, extended)]
-        if not len(chosen):
+        partial = extended[separable(first, extended)]
+        if not len(partial):
             return []
-    found = max_margin(tokens, chosen, norm)
-    kept = found.separable if v is None else found.separable & locally_optimal(tokens, v, found)
-    return [found.run(int(k)) for k in np.flatnonzero(kept)]
+    solutions = max_margin(tokens, partial, norm)
+    ends = solutions.separable
+    if v is not None:
+        ends = ends & locally_optimal(tokens, v, solutions)
+    return [solutions.run(int(k)) for k in np.flatnonzero(ends)]
 
 
-def _extend(chosen: NDArray[np.intp], options: NDArray[np.intp]) -> NDArray[np.intp]:
-    count = len(chosen) * len(options)
+def _extend(partial: NDArray[np.intp], options: NDArray[np.intp]) -> NDArray[np.intp]:
+    count = len(partial) * len(options)
     if count > LIMIT:
         raise ValueError(
             f"{count} partial selections are feasible so far, more than {LIMIT}. "
             "Enumerate a smaller problem: fewer examples, fewer tokens or a smaller width."
         )
-    return np.column_stack([np.repeat(chosen, len(options), axis=0), np.tile(options, len(chosen))])
+    return np.column_stack([np.repeat(partial, len(options), axis=0), np.tile(options, len(partial))])
 
 
 # ---------------------------------------------------------------------- head and prompt together
@@ -150,7 +152,7 @@ def joint_margin(tokens: Tokens, *, most: int = 10_000) -> JointMargin:
             f"{tree.solved:,} programs found no head that separates the labels of a selection. "
             "Pass wider values or more programs (most)."
         )
-    return JointMargin(tokens, tree.chosen, tree.bound, tree.solved)
+    return JointMargin(tokens, tree.selected, tree.bound, tree.solved)
 
 
 # ---------------------------------------------------------------------- the tree
@@ -159,40 +161,40 @@ def joint_margin(tokens: Tokens, *, most: int = 10_000) -> JointMargin:
 class _Tree:
     """Choices for some examples, each with its head and a bound on its margin; and the best selection.
 
-    rows (n, T, c): Y_i x_it. nodes (k, n), bounds (k,), heads (k, c): what is not settled.
+    rows (n, T, c): Y_i x_it. nodes (k, n), bounds (k,), heads (k, c): the nodes that are not pruned.
     """
 
     def __init__(self, rows: Float, mask: Bool) -> None:
         self.rows, self.mask = rows, mask
         self.nodes = np.full((1, len(rows)), OPEN)
         self.bounds, self.heads = np.array([np.inf]), np.zeros((1, rows.shape[-1]))
-        self.best, self.chosen, self.settled, self.solved = 0.0, self.nodes[0], 0.0, 0
+        self.best, self.selected, self.pruned, self.solved = 0.0, self.nodes[0], 0.0, 0
 
     @property
     def bound(self) -> float:
-        return max(self.best, self.settled, float(self.bounds.max(initial=0.0)))
+        return max(self.best, self.pruned, float(self.bounds.max(initial=0.0)))
 
     def grow(self) -> None:
-        """Branch where most is hoped for, and settle what cannot be better than the best selection."""
+        """Branch the nodes with the largest bounds, and prune nodes that cannot beat the best selection."""
         first = np.argsort(-self.bounds)[: max(TOGETHER // self.rows.shape[1], 1)]
         nodes = self._branched(self.nodes[first], self.heads[first])
         heads, bounds = self._solved(nodes)
-        # What the most hopeful head chooses, with the head of that choice: a good selection settles much.
+        # Also try the selection of the head with the largest bound: a good selection prunes many nodes.
         polished, _ = self._solved(self._served(heads[bounds.argmax()][None])[1])
-        self._look(np.concatenate([heads, polished]))
+        self._record(np.concatenate([heads, polished]))
         nodes, bounds, heads = (
             np.concatenate([np.delete(old, first, axis=0), new])
             for old, new in ((self.nodes, nodes), (self.bounds, bounds), (self.heads, heads))
         )
         hopeful = (ENOUGH * bounds > self.best) & (nodes == OPEN).any(-1)
-        self.settled = max(self.settled, float(bounds[~hopeful].max(initial=0.0)))
+        self.pruned = max(self.pruned, float(bounds[~hopeful].max(initial=0.0)))
         self.nodes, self.bounds, self.heads = nodes[hopeful], bounds[hopeful], heads[hopeful]
 
-    def _look(self, heads: Float) -> None:
+    def _record(self, heads: Float) -> None:
         margins, choices = self._served(heads)
         k = int(margins.argmax())
         if margins[k] > self.best:
-            self.best, self.chosen = float(margins[k]), choices[k]
+            self.best, self.selected = float(margins[k]), choices[k]
 
     def _served(self, heads: Float) -> tuple[Float, NDArray[np.intp]]:
         """The margin of heads where every example takes its best token (k,), and those tokens (k, n)."""
@@ -206,8 +208,9 @@ class _Tree:
         """Every node with its worst served open example decided, by each of its tokens."""
         worst = np.where(nodes == OPEN, self._scores(heads).max(-1), np.inf).argmin(-1)
         choices = [np.flatnonzero(self.mask[i]) for i in worst]
-        out = np.repeat(nodes, [len(own) for own in choices], axis=0)
-        out[np.arange(len(out)), np.repeat(worst, [len(own) for own in choices])] = np.concatenate(choices)
+        counts = [len(tokens) for tokens in choices]
+        out = np.repeat(nodes, counts, axis=0)
+        out[np.arange(len(out)), np.repeat(worst, counts)] = np.concatenate(choices)
         return out
 
     def _solved(self, nodes: NDArray[np.intp]) -> tuple[Float, Float]:

@@ -83,8 +83,8 @@ class Solution:
         rows = self.constraints
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = rows.token_margins(self.W) / self.required[..., None]
-        asks = rows.separating & (self.required > 0)[..., None]
-        least = ratio.min((-2, -1), initial=np.inf, where=asks)
+        bounded = rows.separating & (self.required > 0)[..., None]
+        least = ratio.min((-2, -1), initial=np.inf, where=bounded)
         return np.where((np.abs(least - 1) <= TOLERANCE) | np.isinf(least), 1.0, least)
 
     @property
@@ -141,10 +141,10 @@ class Solution:
         if self.tokens.runs is None:
             raise ValueError("this solution has no runs axis.")
         m, slack = int(self.constraints.m[index]), None if self.slack is None else self.slack[index]
-        asked, can = self.required[index], self.separable[index]
+        required, separable = self.required[index], self.separable[index]
         W, multipliers = self.W[index], self.multipliers[index, :m]
         tokens, selected = self.tokens.run(index), self.selected[index]
-        return Solution(tokens, selected, self.norm, W, multipliers, asked, can, slack)
+        return Solution(tokens, selected, self.norm, W, multipliers, required, separable, slack)
 
     def _one_run(self) -> Constraints:
         if self.tokens.runs is not None:
@@ -176,11 +176,11 @@ class Solution:
             with np.errstate(divide="ignore"):
                 bound = float(np.divide(1.0, certificate.least_norm))
             return [lines[2], f"{lines[0]}, the best one at most {bound:.6g}", lines[1]]
-        can, good = int(np.sum(self.separable)), int(np.sum(self.certified))
-        solved = f"{can} of {self.tokens.runs} runs separable, " if self.slack is None else ""
+        separable, certified = int(np.sum(self.separable)), int(np.sum(self.certified))
+        solved = f"{separable} of {self.tokens.runs} runs separable, " if self.slack is None else ""
         return [
             f"{self.norm} {kind} solutions, W {size}, median margin {np.median(self.margin):.6g}",
-            f"{solved}{good} certified",
+            f"{solved}{certified} certified",
             f"worst {self.certificate}",
         ]
 
@@ -217,33 +217,33 @@ class Solution:
                     "the solution of tokens that stay elsewhere. Pass them: Solution.load(file, tokens)."
                 )
             tokens = Tokens.from_arrays(arrays) if tokens is None else tokens
-            found = cls(tokens, **_parts(tokens, arrays))
-            check_shapes(arrays, {"multipliers": "m"}, {"m": int(found.constraints.m.max())}, tokens.runs)
-            return found
+            solution = cls(tokens, **_checked_fields(tokens, arrays))
+            check_shapes(arrays, {"multipliers": "m"}, {"m": int(solution.constraints.m.max())}, tokens.runs)
+            return solution
 
 
-def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def _checked_fields(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """The arrays of a saved solution, checked, under the names of its fields."""
     missing = {"selected", "norm", *_AXES} - {"slack"} - set(arrays)
     if missing:
         raise ValueError(f"not a saved Solution: no array {', '.join(sorted(missing))}.")
     check_shapes(arrays, _AXES, {letter: getattr(tokens, letter) for letter in "nde"}, tokens.runs)
-    parts = {name: arrays[name] for name in _AXES if name in arrays}
-    if not all(np.isfinite(part).all() for part in parts.values()):
+    fields = {name: arrays[name] for name in _AXES if name in arrays}
+    if not all(np.isfinite(array).all() for array in fields.values()):
         raise ValueError(
             "W, a multiplier or a required margin is not finite. Scale the tokens and solve again."
         )
-    parts |= {
-        "separable": parts["separable"].astype(bool),
-        "required": as_required(tokens, parts["required"]),
+    return fields | {
+        "separable": fields["separable"].astype(bool),
+        "required": as_required(tokens, fields["required"]),
+        "norm": from_saved(arrays["norm"].ravel().tolist()),
+        "selected": as_selected(tokens, arrays["selected"]),
     }
-    norm = from_saved(arrays["norm"].ravel().tolist())
-    return parts | {"norm": norm, "selected": as_selected(tokens, arrays["selected"])}
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """A contradiction in words, with its proof; see `NotSeparable`."""
+class Contradiction:
+    """Rows that contradict each other: a proof, and a message that names them; see `NotSeparable`."""
 
     message: str
     multipliers: Float
@@ -262,16 +262,16 @@ class NotCertified(UserWarning):
     def of(cls, solution: Solution, certificate: Certificate, uncertified: NDArray[np.intp]) -> NotCertified:
         """The warning for a solution and its certificate; uncertified: the runs that it is about."""
         worst, number = np.atleast_1d(certificate.worst), solution.tokens.runs
-        which = f"{len(uncertified)} of {number} runs are" if number else "the solution is"
+        subject = f"{len(uncertified)} of {number} runs are" if number else "the solution is"
         first = int(uncertified[np.argmax(worst[uncertified])])
-        words = f"{which} not certified: violations or relative gap {worst[first]:.1e}"
-        words += f" (run {first}), and 1e-8 is allowed." if number else ", and 1e-8 is allowed."
+        message = f"{subject} not certified: violations or relative gap {worst[first]:.1e}"
+        message += f" (run {first}), and 1e-8 is allowed." if number else ", and 1e-8 is allowed."
         if solution.slack is None:
             margin, bound = (np.atleast_1d(x)[first] for x in (solution.margin, solution.margin_bound))
-            words += f" W attains the margin {margin:.6g}; the best one is at most {bound:.6g}."
+            message += f" W attains the margin {margin:.6g}; the best one is at most {bound:.6g}."
         return cls(
-            f"{words} Examples of similar scale, and selected tokens that are not nearly equal to others, or "
-            "nearly averages of them, are easier to prove; slack=C allows a few examples to fall short."
+            f"{message} Examples of similar scale, and selected tokens that are not nearly equal to others, "
+            "or nearly averages of them, are easier to prove; slack=C allows a few examples to fall short."
         )
 
 
@@ -283,17 +283,16 @@ class NotSeparable(ValueError):
     conflict: the (example, token) pairs with a nonzero multiplier.
     residual: N*(Σ λ_j A_j) / Σ λ_j b_j; no W of norm below 1/residual can satisfy the rows.
 
-    Who only asks whether there is a W does not wait for a shorter proof and its words: `explain` gives
-    them when they are first asked for.
+    The shorter proof and its message take time: `explain` computes them when they are first read.
     """
 
-    def __init__(self, explain: Callable[[], Explanation]) -> None:
+    def __init__(self, explain: Callable[[], Contradiction]) -> None:
         super().__init__(explain)
 
     @cached_property
-    def explanation(self) -> Explanation:
-        """The shortest proof at hand, and its words."""
-        return cast(Explanation, self.args[0]())
+    def explanation(self) -> Contradiction:
+        """A short proof, and the message."""
+        return cast(Contradiction, self.args[0]())
 
     @property
     def multipliers(self) -> Float:
@@ -315,6 +314,6 @@ class NotSeparable(ValueError):
 
 
 def _span(numbers: Float) -> str:
-    """All numbers in one: the number, or from the least to the largest."""
+    """The number where all are equal, else the least and the largest."""
     low, high = float(numbers.min()), float(numbers.max())
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"

@@ -12,7 +12,7 @@ from attsvm.program.max_margin import max_margin, separable
 def warm_up() -> None:
     """Solve one small problem of every kind: a matrix in each family of norms, prompts, a contradiction.
 
-    What is compiled stays on disk for later processes; a loop for large problems is left to the first.
+    Compiled code stays on disk for later processes. Loops for large problems are compiled at first use.
     """
     rng = np.random.default_rng(0)
     keys, queries = rng.standard_normal((2, 3, 4, 6)), rng.standard_normal((2, 3, 6))
@@ -22,5 +22,5 @@ def warm_up() -> None:
         max_margin(matrix, first[0], norm)
     separable(prompt, first[0])
     separable(Tokens(keys), first)
-    same = Tokens(keys[0, [0, 0]], queries[0, [0, 0]])
-    separable(same, [0, 1])
+    contradictory = Tokens(keys[0, [0, 0]], queries[0, [0, 0]])
+    separable(contradictory, [0, 1])

@@ -1,4 +1,4 @@
-"""A primal-dual interior point for every entrywise norm: 8 to 17 steps where the general path takes 70 to 80.
+"""A primal-dual interior point for every entrywise norm: 8 to 17 steps; the general path takes 70 to 80.
 
     min N(W)  s.t. rows
 
@@ -32,12 +32,12 @@ class EntrywisePoint:
 
     The exponent of a curved ball moves from 2 to p while it converges: near p = 1 and p = ∞ the relation
     between W and λ is too steep for Newton's method from afar. pace: the factor by which p − 1, or
-    1/(p − 1), shrinks in a step; apart: the complementarity meanwhile, because other rows may become active.
+    1/(p − 1), shrinks in a step, and the complementarity meanwhile, because other rows may become active.
     """
 
     def __init__(self, rows: Rows, norm: Norm, pace: Pace, start: Answer) -> None:
         W, multipliers = start.W, rows.pick(start.multipliers) * rows.length
-        self.goal, (self.pace, self.apart) = norm.p, pace
+        self.goal, (self.pace, self.complementarity) = norm.p, pace
         self.kind = {1.0: CROSS, np.inf: CUBE}.get(norm.p, CURVED)
         self.p = norm.p if self.kind != CURVED else nearer(2.0, norm.p, self.pace)
         self.size, self.shape = length(W, norm.p), W.shape
@@ -52,7 +52,7 @@ class EntrywisePoint:
         if self.kind != CURVED:
             M = rows.combine(multipliers).ravel()
             to_cube, to_cross = self.tau - SIGN * w, np.maximum(1.0 - SIGN * M, LOOSE)
-            corners = (to_cube, _apart(M)) if self.kind == CUBE else (_apart(w), to_cross)
+            corners = (to_cube, _positive_parts(M)) if self.kind == CUBE else (_positive_parts(w), to_cross)
         self._lay_out(rows, bound, slack, multipliers, corners)
 
     def _lay_out(
@@ -88,8 +88,8 @@ class EntrywisePoint:
         """One predictor-corrector step; gap: the relative duality gap over the working rows after it."""
         kind, p, pairs, entries = self.kind, self.p, self.pairs, self.entries
         c = newton.weights(kind, p, pairs, entries)
-        # Complementarity must not run ahead of feasibility, nor below what the ball allows.
-        least = max(self.short, self.value * (LEAST if p == self.goal else self.apart))
+        # Complementarity must not fall faster than infeasibility, nor below the rounding of the ball.
+        least = max(self.short, self.value * (LEAST if p == self.goal else self.complementarity))
         data = self.structure, entries, pairs, self.fixed, self.vectors, self._factored(c)
         self.tau, primal = newton.step(kind, p, self.tau, c, self.count, least, BOUNDARY, *data)
         if kind == CURVED and primal > 0.5:
@@ -110,19 +110,19 @@ class EntrywisePoint:
         return Cholesky(matrix).factor.T
 
     def join(self, rows: Rows) -> None:
-        """Go on with more rows.
+        """Continue with more rows.
 
         A new row starts on the central path, at its own margin or as far inside as it is outside. The
-        ball follows the new M, as far as positive slacks allow: left to Newton's method, the mismatch
-        would shrink no faster than V grows.
+        ball follows the new M as far as positive slacks allow: by Newton's method alone the mismatch would
+        shrink no faster than V grows.
         """
-        old = rows.places(self.pool)
+        places = rows.places(self.pool)
         a, b = self.pairs[0], self.pairs[1]
         mu = float(a @ b) / np.count_nonzero(a)
         bound = rows.bound / self.size
         slack = np.maximum(np.abs(rows.margins(self.entries[0]) - bound), np.sqrt(mu) * bound.max())
         multipliers = mu / slack
-        slack[old], multipliers[old] = self.slack, self.multipliers
+        slack[places], multipliers[places] = self.slack, self.multipliers
         M = rows.combine(multipliers).ravel()
         primal, dual = (x[: self.corners].reshape(2, -1) for x in (a, b))
         if self.kind == CROSS:
@@ -133,7 +133,7 @@ class EntrywisePoint:
         self._lay_out(rows, bound, slack, multipliers, (primal, dual))
 
 
-def _apart(x: Float) -> Float:
+def _positive_parts(x: Float) -> Float:
     """Two positive arrays (2, N) whose difference is x (N,), away from zero."""
     return np.maximum(SIGN * x, 0.0) + LOOSE * np.abs(x).mean()
 

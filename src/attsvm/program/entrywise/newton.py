@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.numbers.compiled import compiled, inner
-from attsvm.program.bounds import apart
+from attsvm.program.bounds import relative_gap
 from attsvm.program.interior_engine import FLOOR
 
 CROSS, CUBE, CURVED = 0, 1, 2
@@ -25,7 +25,7 @@ CROSS, CUBE, CURVED = 0, 1, 2
 def settle(kind, p, structure, entries, pairs, vectors):  # type: ignore[no-untyped-def]
     """M and the margins at W and λ; both of norm one if curved.
 
-    Returns what W was divided by, Σ λ_j b_j, Σ |λ_j r_j|, where r is what the rows miss, and the relative
+    Returns the divisor of W, Σ λ_j b_j, Σ |λ_j r_j| for the residuals r of the rows, and the relative
     duality gap: 1 while a margin is missing, ∞ where a number is not finite.
     """
     delta, queries, edges, line = structure
@@ -52,16 +52,16 @@ def settle(kind, p, structure, entries, pairs, vectors):  # type: ignore[no-unty
         if bound[j] > 0.0:
             least = margin[j] / bound[j] if margin[j] < least * bound[j] else least
         elif -margin[j] > off or (slack[j] == 0.0 and margin[j] > off):
-            off = abs(margin[j])  # nothing to scale by: it counts as it is
+            off = abs(margin[j])  # no bound to be relative to
     upper = 1.0 if kind == CURVED else norm(w, kind == CUBE) * norm(M, kind == CROSS)
-    gap = apart(value, least, upper, off / top)
-    # A margin that is no number compares with nothing: it must not pass for one that is large enough.
+    gap = relative_gap(value, least, upper, off / top)
+    # Comparisons with NaN are false: a margin that is NaN must not count as large enough.
     return size, value, short, gap if short < np.inf else np.inf
 
 
 @compiled
 def step(kind, p, tau, c, count, least, share, structure, entries, pairs, fixed, vectors, upper):  # type: ignore[no-untyped-def]
-    """Predictor, corrector, and the way along it: W and all pairs move; returns τ and the share that W went.
+    """Predictor, corrector, and a step along it: W and all pairs move; returns τ and the step length of W.
 
     count: pairs that are not zero; least: the sum of their products below which the corrector does not aim;
     share: how far it may go towards the boundary.
@@ -84,16 +84,16 @@ def step(kind, p, tau, c, count, least, share, structure, entries, pairs, fixed,
 def respond(structure, entries, pairs, vectors, upper, c, target, refined):  # type: ignore[no-untyped-def]
     """K x = r − A offset,  dM = Aᵀx,  dW = V ∘ dM + U t,  refined once if asked; returns  t = aᵀx / √c."""
     delta, queries, edges, line = structure
-    V, tilt, source, y, lift, more = entries[2], entries[3], entries[5], entries[6], entries[7], entries[8]
+    V, tilt, source, y, lift, image = entries[2], entries[3], entries[5], entries[6], entries[7], entries[8]
     margin, ratio, residual, column = vectors[1], vectors[2], vectors[3], vectors[4]
-    right, rest, root = vectors[5], vectors[6], np.sqrt(c)
+    right, remainder, root = vectors[5], vectors[6], np.sqrt(c)
     start = pairs.shape[1] - len(margin)
     slack, multipliers, ds, x = pairs[0, start:], pairs[1, start:], pairs[2, start:], pairs[3, start:]
     for j in range(len(x)):
-        wanted = target - slack[j] * multipliers[j] - refined * ds[j] * x[j]
-        ds[j] = wanted / multipliers[j] if slack[j] > 0.0 else 0.0
+        product = target - slack[j] * multipliers[j] - refined * ds[j] * x[j]
+        ds[j] = product / multipliers[j] if slack[j] > 0.0 else 0.0
         right[j] = residual[j] + ds[j]
-        x[j] = rest[j] = 0.0
+        x[j] = remainder[j] = 0.0
     for j in range(len(y)):
         y[j] = lift[j] = 0.0
     t = 0.0
@@ -101,17 +101,17 @@ def respond(structure, entries, pairs, vectors, upper, c, target, refined):  # t
         # dW and t are refined with x: new products with V, up to 1e13, would undo the refinement.
         margins(delta, queries, edges, line, y if turn else source, margin)
         for j in range(len(x)):
-            right[j] -= margin[j] + ratio[j] * rest[j]
-            rest[j] = right[j]
-        solve_factored(upper, rest)
-        combine(delta, queries, edges, line, rest, more)
+            right[j] -= margin[j] + ratio[j] * remainder[j]
+            remainder[j] = right[j]
+        solve_factored(upper, remainder)
+        combine(delta, queries, edges, line, remainder, image)
         beyond = 0.0
         for j in range(len(x)):
-            beyond += column[j] * rest[j] / root
-            x[j] += rest[j]
+            beyond += column[j] * remainder[j] / root
+            x[j] += remainder[j]
         for j in range(len(y)):
-            y[j] += V[j] * more[j] + beyond * tilt[j]
-            lift[j] += more[j]
+            y[j] += V[j] * image[j] + beyond * tilt[j]
+            lift[j] += image[j]
         t += beyond
     for j in range(len(x)):
         ds[j] -= ratio[j] * x[j]
@@ -122,7 +122,7 @@ def respond(structure, entries, pairs, vectors, upper, c, target, refined):  # t
 def travel(pairs, curved, take, share):  # type: ignore[no-untyped-def]
     """The primal step, a share of the way to the boundary; the sum of products after it and the dual one.
 
-    take: the pairs move.
+    take: whether the pairs move.
     """
     a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]
     shrink_a = shrink_b = share
@@ -247,7 +247,7 @@ def norm(x, largest):  # type: ignore[no-untyped-def]
 
 @inner
 def rescale(w, M, bent, p):  # type: ignore[no-untyped-def]
-    """W and M to lp and lq norm one; bent: |M|^(q−2), or |W|^(p−2) if p > 2. Returns what they were.
+    """W and M to lp and lq norm one; bent: |M|^(q−2), or |W|^(p−2) if p > 2. Returns their norms.
 
     As at the solution: radial errors of |W|^p would shrink slowly.
     """
@@ -292,32 +292,32 @@ def weights(kind, p, pairs, entries):  # type: ignore[no-untyped-def]
 
 @inner
 def offset(kind, p, tau, c, target, refined, pairs, entries, fixed):  # type: ignore[no-untyped-def]
-    """The offset, and fixed (2N,): the step of part without dM and dτ; returns the share of dτ in it."""
+    """The offset, and fixed (2N,): the step of part without dM and dτ; returns the term of dτ in it."""
     a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]
     w, M, V, tilt, bent, out = entries[0], entries[1], entries[2], entries[3], entries[4], entries[5]
-    N, lean = len(w), -1.0
+    N, constant = len(w), -1.0
     for j in range(N):
         if kind == CURVED:
             out[j] = M[j] * bent[j] - w[j] if p < 2.0 else V[j] * (M[j] - w[j] * bent[j])
             continue
         for side in range(2):
             i, sign = side * N + j, 1.0 - 2.0 * side
-            wanted = target - a[i] * b[i] - refined * da[i] * db[i]
+            product = target - a[i] * b[i] - refined * da[i] * db[i]
             if kind == CROSS:
                 db[i] = 1.0 - sign * M[j] - b[i]
-                fixed[i] = (wanted - a[i] * db[i]) / b[i]
+                fixed[i] = (product - a[i] * db[i]) / b[i]
             else:
                 da[i] = tau - sign * w[j] - a[i]
-                fixed[i] = (wanted - b[i] * da[i]) / a[i]
+                fixed[i] = (product - b[i] * da[i]) / a[i]
         out[j] = fixed[j] - fixed[N + j]
         if kind == CUBE:
             out[j] = V[j] * (M[j] - b[j] + b[N + j] - out[j])
-            lean += fixed[j] + fixed[N + j] + b[j] + b[N + j] + tilt[j] / V[j] * out[j]
+            constant += fixed[j] + fixed[N + j] + b[j] + b[N + j] + tilt[j] / V[j] * out[j]
     if kind != CUBE:
         return 0.0
     for j in range(N):
-        out[j] += lean / c * tilt[j]
-    return lean / c
+        out[j] += constant / c * tilt[j]
+    return constant / c
 
 
 @inner
@@ -340,8 +340,8 @@ def complete(kind, dtau, pairs, entries, fixed):  # type: ignore[no-untyped-def]
             da[j] += dtau - y[j]
             da[N + j] += dtau + y[j]
             # The stiffer side would amplify rounding in dW: it follows from part₊ − part₋ = M instead.
-            rest = M[j] + lift[j] - b[j] + b[N + j] - db[j] + db[N + j]
+            remainder = M[j] + lift[j] - b[j] + b[N + j] - db[j] + db[N + j]
             if up > down:
-                db[j] += rest
+                db[j] += remainder
             else:
-                db[N + j] -= rest
+                db[N + j] -= remainder

@@ -57,9 +57,9 @@ def unit_ball(norm: Norm, shape: tuple[int, int]) -> Ball:
     """
     D, traits = shape[0] * shape[1], capabilities_of(norm)
     if traits.acts_on == "dual of factors":
-        return Spectrum(*shape, trace=True, diagonal=True)
+        return SingularValues(*shape, trace=True, diagonal=True)
     if traits.acts_on == "singular values" and norm.p in (1, math.inf):
-        return Spectrum(*shape, trace=norm.p == 1)
+        return SingularValues(*shape, trace=norm.p == 1)
     if traits.acts_on != "entries" or traits.euclidean:
         return Round(D)
     return Box(D) if math.isinf(norm.p) else Power(D, norm.p)
@@ -155,7 +155,7 @@ class Power:
         least = np.abs(x) ** self.q
         return np.asarray(least + 0.9 * (1 - least.sum()) / self.D)
 
-    def _parts(self, x: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    def _terms(self, x: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """x, u, u^(2/q) − x² and 1 − Σ u."""
         x, u = x[: self.D], x[self.D :]
         return x, u, power(u, 2 / self.q) - x * x, 1.0 - u.sum()
@@ -163,28 +163,28 @@ class Power:
     def inside(self, x: Numbers) -> bool:
         if not (high(x)[self.D :] > 0).all():
             return False
-        _, _, room, rest = self._parts(x)
-        return bool((high(room) > 0).all() and high(rest) > 0)
+        _, _, room, slack = self._terms(x)
+        return bool((high(room) > 0).all() and high(slack) > 0)
 
     def gradient(self, x: Numbers) -> Numbers:
-        x, u, room, rest = self._parts(x)
+        x, u, room, slack = self._terms(x)
         slope = (room + x * x) / u * (2 / self.q)
-        return joined([2.0 * x / room, 1.0 / rest - slope / room - (1 - 1 / self.q) / u])
+        return joined([2.0 * x / room, 1.0 / slack - slope / room - (1 - 1 / self.q) / u])
 
     def hessian(self, x: Numbers) -> Numbers:
-        x, u, room, rest = self._parts(x)
+        x, u, room, slack = self._terms(x)
         a = 2 / self.q
         slope = (room + x * x) / u * a
         of_x = (2.0 + 4.0 * x * x / room) / room
         mixed = -2.0 * x * slope / (room * room)
         of_u = (slope * slope / room - slope / u * (a - 1)) / room + (1 - 1 / self.q) / (u * u)
-        corner = _diagonal(of_u) + 1.0 / (rest * rest)
+        corner = _diagonal(of_u) + 1.0 / (slack * slack)
         upper = joined([_diagonal(of_x), _diagonal(mixed)], 1)
         return joined([upper, joined([_diagonal(mixed), corner], 1)])
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class SingularValues:
     """Largest singular value of X (d, e) below one; or, trace, their sum, with P and Q as heights.
 
     diagonal: P and Q are diagonal; then it is the dual max-norm.
@@ -225,9 +225,9 @@ class Spectrum:
             X = np.abs(x.reshape(self.d, self.e))
             return np.concatenate([X.sum(1), X.sum(0)]) + 1.8 * (1 - X.sum()) / (self.d + self.e)
         U, sigma, Vt = np.linalg.svd(x.reshape(self.d, self.e), full_matrices=False)
-        rest = 0.9 * (1 - sigma.sum()) / (self.d + self.e)
+        slack = 0.9 * (1 - sigma.sum()) / (self.d + self.e)
         P, Q = (U * sigma) @ U.T, (Vt.T * sigma) @ Vt
-        P, Q = P + 2 * rest * np.eye(self.d), Q + 2 * rest * np.eye(self.e)
+        P, Q = P + 2 * slack * np.eye(self.d), Q + 2 * slack * np.eye(self.e)
         return np.concatenate([P[np.tril_indices(self.d)], Q[np.tril_indices(self.e)]])
 
     def inside(self, x: Numbers) -> bool:
@@ -235,7 +235,7 @@ class Spectrum:
             self._inverse(x)
         except np.linalg.LinAlgError:
             return False
-        return not self.trace or bool(high(self._rest(x)) > 0)
+        return not self.trace or bool(high(self._slack(x)) > 0)
 
     def _inverse(self, x: Numbers) -> Numbers:
         Z, (a, b) = like(x, np.eye(self.d + self.e)), self.places
@@ -243,14 +243,14 @@ class Spectrum:
         Z[b, a] = x
         return solve_positive(Z, like(x, np.eye(self.d + self.e)))
 
-    def _rest(self, x: Numbers) -> Numbers:
+    def _slack(self, x: Numbers) -> Numbers:
         """1 − ½ tr P − ½ tr Q."""
         return 1.0 - (x * self.on_diagonal).sum() * 0.5
 
     def gradient(self, x: Numbers) -> Numbers:
         a, b = self.places
         out = self._inverse(x)[a, b] * (self.on_diagonal - 2.0)
-        return out + self.on_diagonal / self._rest(x) * 0.5 if self.trace else out
+        return out + self.on_diagonal / self._slack(x) * 0.5 if self.trace else out
 
     def hessian(self, x: Numbers) -> Numbers:
         """⟨E_i, U E_j U⟩ for the inverse U of Z and the unit matrices E of its numbers."""
@@ -260,8 +260,8 @@ class Spectrum:
         out = both * (2.0 * np.outer(share, share))
         if not self.trace:
             return out
-        rest = self._rest(x)
-        return out + np.outer(self.on_diagonal, self.on_diagonal) / (rest * rest) * 0.25
+        slack = self._slack(x)
+        return out + np.outer(self.on_diagonal, self.on_diagonal) / (slack * slack) * 0.25
 
 
 def _diagonal(values: Numbers) -> Numbers:
@@ -286,9 +286,9 @@ def power(x: Numbers, exponent: float) -> Numbers:
     return _exp(_log(x) * exponent) if isinstance(x, Doubled) else x**exponent
 
 
-def joined(parts: list[Numbers], axis: int = 0) -> Numbers:
-    """The parts one after the other along an axis."""
-    return stacked(parts, axis) if isinstance(parts[0], Doubled) else np.concatenate(parts, axis)
+def joined(arrays: list[Numbers], axis: int = 0) -> Numbers:
+    """The arrays one after the other along an axis."""
+    return stacked(arrays, axis) if isinstance(arrays[0], Doubled) else np.concatenate(arrays, axis)
 
 
 def like(x: Numbers, array: Float) -> Numbers:

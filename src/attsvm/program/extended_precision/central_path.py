@@ -4,7 +4,7 @@
 
 At y(μ) the value is within ν μ of the best one, and W = μ ∇barrier(X y) is the dual point,
 Xᵀ W = g + Lᵀ μ/(L y + h).
-Damped Newton steps never leave the interior, whatever the conditioning, as long as the numbers have digits.
+Damped Newton steps stay in the interior, whatever the conditioning, as long as the numbers have digits.
 Reference: Nesterov and Nemirovskii 1994, "Interior-point polynomial algorithms in convex programming".
 """
 
@@ -36,7 +36,7 @@ COARSE = 1e-4
 
 
 @dataclass(frozen=True)
-class Program:
+class Problem:
     """gain g (N,), X (D, N), the ball, L (m, N) and h (m,)."""
 
     gain: Numbers
@@ -45,9 +45,9 @@ class Program:
     L: Numbers
     h: Numbers
 
-    def rounded(self) -> Program:
+    def rounded(self) -> Problem:
         """The same in float64."""
-        return Program(high(self.gain), high(self.X), self.ball, high(self.L), high(self.h))
+        return Problem(high(self.gain), high(self.X), self.ball, high(self.L), high(self.h))
 
     @property
     def parameter(self) -> float:
@@ -88,7 +88,7 @@ class Point:
     gap: float
 
 
-def follow(program: Program, y: Float, goal: float, first: float = FIRST) -> Point | None:
+def follow(program: Problem, y: Float, goal: float, first: float = FIRST) -> Point | None:
     """The point with a gap of at most goal times its value, or the last one on the way there.
 
     y: an interior point; first: a μ so large that gains do not matter. None where values grow beyond it.
@@ -101,18 +101,18 @@ def follow(program: Program, y: Float, goal: float, first: float = FIRST) -> Poi
     return Point(fine, W, program.value(fine), program.parameter * mu)
 
 
-def _polished(program: Program, y: Doubled, mu: float) -> tuple[Doubled, Doubled]:
+def _polished(program: Problem, y: Doubled, mu: float) -> tuple[Doubled, Doubled]:
     """y(μ) and W with  Xᵀ W = g + Lᵀ μ/(L y + h)  to the last digits.
 
-    Near the boundary μ ∇barrier(X y) loses as many digits as the room there is small; so W moves on its own,
-    by the linear part of that relation, and what is left over is measured with W itself.
+    Near the boundary μ ∇barrier(X y) loses digits. So W moves by the linear part of that relation, and the
+    residual is computed from W.
     """
     W = program.ball.gradient(program.X @ y) * mu
     for _ in range(POLISH):
-        rest = program.X.T @ W - program.gain - program.L.T @ (mu / program.room(y))
+        residual = program.X.T @ W - program.gain - program.L.T @ (mu / program.room(y))
         try:
             matrix, bent = program.curvature(y)
-            step = solve_positive(matrix, rest / mu)
+            step = solve_positive(matrix, residual / mu)
         except np.linalg.LinAlgError:
             break
         if not program.inside(y - step):
@@ -121,27 +121,27 @@ def _polished(program: Program, y: Doubled, mu: float) -> tuple[Doubled, Doubled
     return y, W
 
 
-def _descend(program: Program, y: Numbers, mu: float, goal: float, most: float) -> tuple[Numbers, float]:
-    """Along the path as far as these numbers, or the goal, go: y(μ) and μ."""
-    here, shrink, left = (y, mu), SHRINK, ALL
-    while left > 0:
-        found, used = _centre(program, here[0], mu, most)
-        left -= used + 1
-        if found is not None and program.value(found) > most:
-            return found, mu
-        if found is not None:
-            here = found, mu
-            if program.parameter * mu <= goal * program.value(found):
+def _descend(program: Problem, y: Numbers, mu: float, goal: float, most: float) -> tuple[Numbers, float]:
+    """Follow the path until the goal is reached or the numbers run out of digits: y(μ) and μ."""
+    point, shrink, remaining = (y, mu), SHRINK, ALL
+    while remaining > 0:
+        centred, steps = _centre(program, point[0], mu, most)
+        remaining -= steps + 1
+        if centred is not None and program.value(centred) > most:
+            return centred, mu
+        if centred is not None:
+            point = centred, mu
+            if program.parameter * mu <= goal * program.value(centred):
                 break
         elif shrink > SLOWEST:
             break
         else:
             shrink = shrink**0.4
-        mu = here[1] * shrink
-    return here
+        mu = point[1] * shrink
+    return point
 
 
-def _centre(program: Program, y: Numbers, mu: float, most: float) -> tuple[Numbers | None, int]:
+def _centre(program: Problem, y: Numbers, mu: float, most: float) -> tuple[Numbers | None, int]:
     """y(μ), or None where Newton's method stops short of it; and the steps it took.
 
     A y whose value exceeds `most` ends the search: there is no y(μ), or none of use.
@@ -166,21 +166,21 @@ def _centre(program: Program, y: Numbers, mu: float, most: float) -> tuple[Numbe
     return None, STEPS
 
 
-def _move(program: Program, y: Numbers, mu: float, step: Numbers, decrement: float) -> Numbers | None:
-    """Along a Newton step: as far as it goes down, at least as far as it must."""
-    safe, tried, best = 1 / (1 + decrement), 1.0, None
-    while tried >= safe / 2:
-        there = y + step * tried
-        if program.inside(there):
-            uphill = float(high((program.slope(there, mu) * step).sum())) / decrement**2
+def _move(program: Problem, y: Numbers, mu: float, step: Numbers, decrement: float) -> Numbers | None:
+    """The end of a line search along a Newton step, or the damped step; None where rounding spoils both."""
+    safe, length, best = 1 / (1 + decrement), 1.0, None
+    while length >= safe / 2:
+        trial = y + step * length
+        if program.inside(trial):
+            uphill = float(high((program.slope(trial, mu) * step).sum())) / decrement**2
             if uphill <= 0.5:
-                best = there
-                if tried < 1 or uphill > -0.5 or tried > 1e6:
+                best = trial
+                if length < 1 or uphill > -0.5 or length > 1e6:
                     return best
-                tried *= 4  # still steep: the unknowns may have far to go
+                length *= 4  # still steep: the unknowns may have far to go
                 continue
         if best is not None:
             return best
-        tried /= 2
-    there = y + step * safe
-    return there if program.inside(there) else None
+        length /= 2
+    trial = y + step * safe
+    return trial if program.inside(trial) else None

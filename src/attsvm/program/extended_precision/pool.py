@@ -32,11 +32,11 @@ CHUNK = 1 << 21
 
 
 class NoAnswer(ArithmeticError):
-    """The careful way ends here: a program too large for it, or one that has no W."""
+    """Extended precision has no answer: the program is too large for it, or has no W."""
 
 
 @dataclass(frozen=True)
-class Pool:
+class DoubledRows:
     """k rows A (k, d·e), bounds (k,), ties (k,), their examples (k,), and their places among all rows (k,).
 
     measure (k,): the margin to which a shortfall is relative: the bound; where that is zero, the largest
@@ -54,7 +54,7 @@ class Pool:
     unit: int
 
     @classmethod
-    def of(cls, program: Constraints, rows: Rows) -> Pool:
+    def of(cls, program: Constraints, rows: Rows) -> DoubledRows:
         """The same rows from the keys, whose differences are exact; zero rows are left out.
 
         Raises NoAnswer where there are too many, none asks for a margin, or one that is zero does.
@@ -106,7 +106,7 @@ def _lift(vectors: Float) -> NDArray[np.int_]:
 # ---------------------------------------------------------------------- rounded to float64
 
 
-def rounded_weight(W: Doubled, pool: Pool) -> Float:
+def rounded_weight(W: Doubled, pool: DoubledRows) -> Float:
     """A float64 weight near a multiple of W (D,) that violates the rows as little as possible."""
     A, bound, tied, unit = pool.A, pool.bound, pool.tied, pool.measure
     margins = A @ W
@@ -124,15 +124,15 @@ def rounded_weight(W: Doubled, pool: Pool) -> Float:
     return _least_loss(loss, len(bound))
 
 
-def rounded_soft_weight(W: Doubled, pool: Pool, slack: Float) -> Float:
+def rounded_soft_weight(W: Doubled, pool: DoubledRows, slack: Float) -> Float:
     """A float64 weight near W (D,) of least cost ½‖W‖² + Σ_i max_t C_it (b − margin)_it; slack (k,): C."""
     margins, free = pool.A @ W, ~pool.tied
     over = margins - pool.bound
-    own = pool.example[free] == np.unique(pool.example)[:, None]
+    membership = pool.example[free] == np.unique(pool.example)[:, None]
 
     def cost(W: Float, short: Float) -> Float:
         paid = np.maximum(short[:, free], 0.0) * slack[free]
-        each = np.where(own, paid[:, None, :], 0.0).max(-1, initial=0.0)
+        each = np.where(membership, paid[:, None, :], 0.0).max(-1, initial=0.0)
         return np.asarray(0.5 * (W * W).sum(-1) + each.sum(-1))
 
     least = float(cost(W.hi[None], -over.hi[None])[0])
@@ -143,7 +143,7 @@ def rounded_soft_weight(W: Doubled, pool: Pool, slack: Float) -> Float:
         off = (np.abs(short[:, pool.tied]) / pool.measure[pool.tied]).max(-1, initial=0.0)
         return np.maximum(cost(scaled.hi, short) / least - 1.0, off), scaled.hi
 
-    return _least_loss(loss, len(pool) * len(own))
+    return _least_loss(loss, len(pool) * len(membership))
 
 
 def rounded_multipliers(
@@ -162,24 +162,24 @@ def rounded_multipliers(
         gained = 1.0 - factor - scaled.lo @ bound / value
         return np.maximum(1.0 - gained / np.maximum(steep, 1.0), steep - 1.0), scaled.hi
 
-    # One value of the max-norm is a program: nobody waits for thousands, and float64 is not better than it.
-    found = lam.hi if capabilities_of(norm).acts_on == "factors" else _least_loss(loss, len(bound))
-    return np.where(tied, found, np.maximum(found, 0.0))
+    # A value of the max-norm is a program: thousands take too long, and its accuracy is that of float64.
+    rounded = lam.hi if capabilities_of(norm).acts_on == "factors" else _least_loss(loss, len(bound))
+    return np.where(tied, rounded, np.maximum(rounded, 0.0))
 
 
 def _least_loss(loss: Callable[[Float], tuple[Float, Float]], width: int) -> Float:
-    """The rounded numbers of the factor with the least loss; where none has one, those of the factor one."""
-    random, best, kept = np.random.default_rng(0), np.inf, loss(np.zeros(1))[1][0]
-    for count, spread, good in TRIED:
+    """The rounded numbers of the factor with the least loss; of the factor one where every loss is NaN."""
+    random, least, best = np.random.default_rng(0), np.inf, loss(np.zeros(1))[1][0]
+    for count, spread, tolerance in TRIED:
         factors = random.uniform(0.0, spread, count)
-        for part in np.array_split(factors, -(-count * max(width, 1) // CHUNK)):
-            lost, rounded = loss(part)
-            at = int(np.argmin(np.where(np.isnan(lost), np.inf, lost)))
-            if lost[at] < best:
-                best, kept = float(lost[at]), rounded[at]
-            if best <= good:
-                return kept
-    return kept
+        for chunk in np.array_split(factors, -(-count * max(width, 1) // CHUNK)):
+            losses, rounded = loss(chunk)
+            at = int(np.argmin(np.where(np.isnan(losses), np.inf, losses)))
+            if losses[at] < least:
+                least, best = float(losses[at]), rounded[at]
+            if least <= tolerance:
+                return best
+    return best
 
 
 def _smallest(x: Doubled) -> tuple[Float, Float]:

@@ -3,8 +3,8 @@
     min ½‖p‖²  subject to  a_jᵀ p ≥ b_j  (or = b_j)
 
 The method keeps the optimum over the rows it has met (Goldfarb and Idnani 1983, identity Hessian)
-and lets violated rows enter one at a time. An appended row never spoils the state: the point stays
-optimal for the rows before, so the next `advance` is a warm start and ‖p‖ only grows.
+and lets violated rows enter one at a time. Appending a row keeps the state valid: the point stays
+optimal for the earlier rows, so the next `advance` is a warm start and ‖p‖ only grows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attsvm.program.working_set import Stage, nearest
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2
 
 COUNT, ACTIVE, FIXED, SHORT, ENTERING = range(5)
-"""Places in `State.sizes`: rows in the pool; active rows, and equalities among them; rows in the short
+"""Places in `DualState.sizes`: rows in the pool; active rows, and equalities among them; rows in the short
 list; the row whose entering exposed a contradiction."""
 
 CLEAR = 1e-16
@@ -38,7 +38,7 @@ remainder grows by 1/√share, so that with a small share the basis loses its or
 Reference: Daniel, Gragg, Kaufman, Stewart 1976, "Reorthogonalization and stable algorithms"."""
 
 
-class State(NamedTuple):
+class DualState(NamedTuple):
     """Pool and factors; plain arrays, so that compiled code can take them.
 
     rows (c, k), bound (c,): unit rows and their bounds, `sizes[COUNT]` of them in use.
@@ -68,12 +68,12 @@ class State(NamedTuple):
 
 
 EACH = ("bound", "equality", "inside", "reach")
-"""What there is one of for each row, besides the row."""
+"""The arrays with one entry per row, besides the rows."""
 
 
-def empty(capacity: int, k: int) -> State:
+def empty(capacity: int, k: int) -> DualState:
     """A state with no rows and p = 0."""
-    return State(
+    return DualState(
         np.empty((capacity, k)),
         np.empty(capacity),
         np.zeros(capacity, bool),
@@ -92,7 +92,7 @@ def empty(capacity: int, k: int) -> State:
 
 
 @inner
-def restart(s: State) -> None:
+def restart(s: DualState) -> None:
     """Forget rows and point, keep the memory."""
     s.travel[0] = 0.0
     for i in range(s.sizes.size):
@@ -101,7 +101,7 @@ def restart(s: State) -> None:
 
 
 @compiled
-def advance(s: State) -> int:
+def advance(s: DualState) -> int:
     """Move to the optimum over all rows of the pool: SOLVED, CONTRADICTORY or STALLED.
 
     Equalities must be in the pool at the first call; they enter first and never leave.
@@ -121,7 +121,7 @@ def advance(s: State) -> int:
             return SOLVED
         if _enter(s, j) == CONTRADICTORY:
             return CONTRADICTORY
-        # Each step lengthens p in exact arithmetic; many that do not are rounding going in circles.
+        # In exact arithmetic each step lengthens p; many steps that do not are a cycle of rounding.
         length = dot(s.p, s.p)
         stalls = stalls + 1 if length <= best else 0
         best = max(best, length)
@@ -132,7 +132,7 @@ def advance(s: State) -> int:
 
 
 @inner
-def _most_violated(s: State) -> int:
+def _most_violated(s: DualState) -> int:
     """A row of the pool with a large violation, or −1.
 
     A short list of the rows nearest to violation serves until all of it holds; then the pool is
@@ -157,29 +157,29 @@ def _most_violated(s: State) -> int:
 
 
 @inner
-def _list_nearest(s: State) -> None:
+def _list_nearest(s: DualState) -> None:
     """Make the short list: the rows of least slack, in order, slacks in `work[0]`."""
-    found, slacks, travel = 0, s.work[0], s.travel[0]
+    count, slacks, travel = 0, s.work[0], s.travel[0]
     for j in range(s.sizes[COUNT]):
         if travel < s.reach[j] or s.inside[j] or s.equality[j]:
             continue
         slack = dot(s.rows[j], s.p) - s.bound[j]
         s.reach[j] = travel + slack
-        if found == s.short.size:
-            if slack >= slacks[found - 1]:
+        if count == s.short.size:
+            if slack >= slacks[count - 1]:
                 continue
-            found -= 1
-        place = found
+            count -= 1
+        place = count
         while place > 0 and slacks[place - 1] > slack:
             slacks[place], s.short[place] = slacks[place - 1], s.short[place - 1]
             place -= 1
         slacks[place], s.short[place] = slack, j
-        found += 1
-    s.sizes[SHORT] = found
+        count += 1
+    s.sizes[SHORT] = count
 
 
 @inner
-def _enter(s: State, j: int) -> int:
+def _enter(s: DualState, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
     k, a, p, tied = s.p.size, s.rows[j], s.p, s.equality[j]
     v, r, outside = s.work[0, :k], s.work[1, :k], s.work[2, :k]
@@ -242,7 +242,7 @@ def _first_to_vanish(weight: Float, r: Float, fixed: int, q: int, dependent: boo
 
 
 @inner
-def _prove(s: State, j: int, r: Float, slack: float) -> int:
+def _prove(s: DualState, j: int, r: Float, slack: float) -> int:
     """Farkas: a_j − Σ r_i a_i = 0 while b_j − Σ r_i b_i > 0."""
     q, largest = s.sizes[ACTIVE], 1.0
     sign = -1.0 if slack > 0 else 1.0
@@ -258,7 +258,7 @@ def _prove(s: State, j: int, r: Float, slack: float) -> int:
 
 
 @inner
-def _polish(s: State) -> None:
+def _polish(s: DualState) -> None:
     """Recompute point and multipliers from the active rows, then refine once against the rows."""
     q, y, x = s.sizes[ACTIVE], s.work[0], s.work[1]
     for i in range(s.p.size):
@@ -278,7 +278,7 @@ def _polish(s: State) -> None:
 # ---------------------------------------------------------------------- rows that come and go
 
 
-def append(s: State, bound: Float, equality: Bool) -> None:
+def append(s: DualState, bound: Float, equality: Bool) -> None:
     """The next rows of the pool, of length one and in its memory already, with their bounds (m,)."""
     start = int(s.sizes[COUNT])
     stop = start + len(bound)
@@ -289,21 +289,21 @@ def append(s: State, bound: Float, equality: Bool) -> None:
     s.sizes[COUNT] = stop
 
 
-def keep(s: State, kept: NDArray[np.intp]) -> None:
+def keep(s: DualState, places: NDArray[np.intp]) -> None:
     """Drop all rows of the pool but those at these places, in this order; active rows must be among them.
 
-    Whoever owns the memory of the rows themselves moves them.
+    The owner of the memory of the rows moves them.
     """
     count, q = int(s.sizes[COUNT]), int(s.sizes[ACTIVE])
     for array in (getattr(s, name) for name in EACH):
-        array[: len(kept)] = array[kept]
+        array[: len(places)] = array[places]
     place = np.zeros(count, np.int64)
-    place[kept] = np.arange(len(kept))
+    place[places] = np.arange(len(places))
     s.active[:q] = place[s.active[:q]]
-    s.sizes[COUNT] = len(kept)
+    s.sizes[COUNT] = len(places)
 
 
-def carriers(s: State, contradictory: bool) -> tuple[NDArray[np.int64], Float]:
+def carriers(s: DualState, contradictory: bool) -> tuple[NDArray[np.int64], Float]:
     """Places in the pool and multipliers of the active rows; of a contradiction, with the row that enters."""
     q = int(s.sizes[ACTIVE])
     if contradictory:
@@ -317,8 +317,8 @@ def carriers(s: State, contradictory: bool) -> tuple[NDArray[np.int64], Float]:
 class ActiveSet:
     """The dual active set over dense rows: new rows are appended, the others keep their place in its factor.
 
-    Of a pool that grows too large half stays. Rows of vectors are read where the pool has them; rows of
-    matrices are written out here.
+    A pool that grows too large is halved. Rows of vectors are read from the pool's memory; rows of matrices
+    are copied here as vectors.
     """
 
     def __init__(self, unknowns: int) -> None:
@@ -327,7 +327,7 @@ class ActiveSet:
         self.order = np.zeros(0, np.intp)
 
     def __call__(self, rows: Rows) -> Stage:
-        """rows: those of the pool before, less those it let go, and more."""
+        """rows: the previous pool, less the rows it dropped, and new rows."""
         self._append(rows)
         contradictory, multipliers = advance(self.state) == CONTRADICTORY, np.zeros(len(rows))
         index, weight = carriers(self.state, contradictory)
@@ -337,19 +337,19 @@ class ActiveSet:
         W = self.state.p.reshape(rows.d, rows.e).copy()
         needed = rows.tied.copy()
         needed[self.order] |= self.state.inside[: len(rows)]
-        kept = nearest(rows, W, needed, dense=True)
-        if kept is not None:
-            self._keep(kept, shared=rows.e == 1)
-            rows = rows.some(kept)
+        retained = nearest(rows, W, needed, dense=True)
+        if retained is not None:
+            self._keep(retained, shared=rows.e == 1)
+            rows = rows.some(retained)
         self.pool = rows
-        return Stage(Candidate(W, multipliers, 0.0), retained=kept)
+        return Stage(Candidate(W, multipliers, 0.0), retained=retained)
 
     def _append(self, rows: Rows) -> None:
-        """Take in what is new; `order` (count,) says where among these rows each row of the state is."""
+        """Append the new rows; `order` (count,): the place among these rows of each row of the state."""
         new = np.ones(len(rows), bool)
         if self.pool is not None:
-            before = rows.places(self.pool)
-            new[before], self.order = False, before[self.order]
+            places = rows.places(self.pool)
+            new[places], self.order = False, places[self.order]
         added = np.flatnonzero(new)
         self.order = np.concatenate([self.order, added])
         self._grow(len(rows), shared=rows.e == 1)
@@ -359,24 +359,24 @@ class ActiveSet:
             self.state.rows[len(rows) - len(added) : len(rows)] = rows.some(added).dense
         append(self.state, rows.bound[added], rows.tied[added])
 
-    def _keep(self, kept: Bool, shared: bool) -> None:
-        """Let the other rows go; shared: whoever owns the memory of the rows moves them."""
-        stay = np.flatnonzero(kept[self.order])
+    def _keep(self, retained: Bool, shared: bool) -> None:
+        """Drop the other rows; shared: the owner of the memory of the rows moves them."""
+        stay = np.flatnonzero(retained[self.order])
         keep(self.state, stay)
         if not shared:
             self.state.rows[: len(stay)] = self.state.rows[stay]
-        self.order = (np.cumsum(kept) - 1)[self.order[stay]]
+        self.order = (np.cumsum(retained) - 1)[self.order[stay]]
 
     def _grow(self, count: int, shared: bool) -> None:
         """Room for so many rows; shared: the rows themselves have memory of the pool."""
-        s, before = self.state, int(self.state.sizes[COUNT])
+        s, stored = self.state, int(self.state.sizes[COUNT])
         if count > len(s.bound):
             names = EACH if shared else (*EACH, "rows")
             arrays = {}
             for name in names:
                 old = getattr(s, name)
                 arrays[name] = np.empty((2 * count, *old.shape[1:]), old.dtype)
-                arrays[name][:before] = old[:before]
+                arrays[name][:stored] = old[:stored]
             self.state = s._replace(**arrays)
 
 
@@ -412,25 +412,25 @@ def rotate(a: Float, b: Float, c: float, t: float) -> None:
 
 
 @inner
-def split(Q: Float, a: Float, q: int, v: Float, part: Float, outside: Float, floor: float) -> float:
-    """a = Σ_{i < q} v_i Q_i + outside, and |outside|²: Gram–Schmidt, repeated while much is taken off.
+def split(Q: Float, a: Float, q: int, v: Float, coefficients: Float, outside: Float, floor: float) -> float:
+    """a = Σ_{i < q} v_i Q_i + outside, and |outside|²: Gram–Schmidt, repeated while |outside| shrinks much.
 
-    floor: |outside|² below which nothing is left; part: scratch.
+    floor: |outside|² that counts as zero; coefficients: scratch.
     """
     for i in range(len(a)):  # as a whole it would compile for seconds
         outside[i] = a[i]
     v[:q] = 0.0
-    before = dot(a, a)
+    square = dot(a, a)
     while True:
         for i in range(q):
-            part[i] = dot(Q[i], outside)
+            coefficients[i] = dot(Q[i], outside)
         for i in range(q):
-            v[i] += part[i]
-            add(outside, -part[i], Q[i])
-        after = dot(outside, outside)
-        if after > REORTHOGONALISE * before or after <= floor:
-            return after
-        before = after
+            v[i] += coefficients[i]
+            add(outside, -coefficients[i], Q[i])
+        remainder = dot(outside, outside)
+        if remainder > REORTHOGONALISE * square or remainder <= floor:
+            return remainder
+        square = remainder
 
 
 @inner

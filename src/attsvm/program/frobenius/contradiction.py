@@ -9,7 +9,7 @@ from attsvm.program.frobenius.dense import solve_rows
 from attsvm.program.rows import Candidate, Rows
 
 STEEP = 1e-6
-"""|Σ λ_j A_j| per multiplier below which a method that still runs is asked for a proof."""
+"""|Σ λ_j A_j| per multiplier below which a proof is sought in the multipliers of a running method."""
 
 RESIDUAL = 1e-12
 """|Σ λ_j A_j|, relative to the multipliers of rows with a bound, that is rounding."""
@@ -18,7 +18,7 @@ PROOF_ROWS = 1000
 """Rows among which a contradiction is sought by the dual active set."""
 
 DENSE = 1 << 22
-"""Largest number of entries of the rows written out."""
+"""Largest number of entries of dense rows."""
 
 
 def opposite_rows(rows: Rows) -> Candidate | None:
@@ -64,8 +64,8 @@ def ray(rows: Rows, growth: Float) -> Candidate | None:
     for fraction in (1e-2, 1e-5):
         heavy = np.flatnonzero(size > fraction * size.max())
         if len(heavy) <= PROOF_ROWS:
-            some, lam = rows.some(heavy), np.zeros(len(rows))
-            point = solve_rows(_coordinates(some), some.bound, some.tied)
+            heaviest, lam = rows.some(heavy), np.zeros(len(rows))
+            point = solve_rows(_coordinates(heaviest), heaviest.bound, heaviest.tied)
             lam[heavy] = point.multipliers
             if not point.separable and is_proof(rows, lam):
                 return proof(rows, lam)
@@ -75,8 +75,7 @@ def ray(rows: Rows, growth: Float) -> Candidate | None:
 def _coordinates(rows: Rows) -> Float:
     """The rows as vectors (k, ·) that depend on each other as the rows do.
 
-    Written out, or where they are long, their products with more random rank-one matrices than there
-    are rows.
+    All entries; where these are many, products with random rank-one matrices, more than there are rows.
     """
     if rows.delta.size * rows.e <= DENSE:
         return rows.dense
@@ -86,5 +85,5 @@ def _coordinates(rows: Rows) -> Float:
 
 
 def proof(rows: Rows, lam: Float) -> Candidate:
-    """A contradiction as what an engine returns."""
+    """A contradiction as a candidate."""
     return Candidate(np.zeros((rows.d, rows.e)), lam, 0.0, separable=False)

@@ -11,7 +11,7 @@ from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled
 from attsvm.program import bounds
 from attsvm.program.answer import Answer, in_shares
-from attsvm.program.bounds import apart
+from attsvm.program.bounds import relative_gap
 from attsvm.program.constraints import TINY, Constraints
 from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, ENTERING, advance, restart
@@ -21,7 +21,7 @@ ENTRIES = 1 << 22
 """Numbers in the dense rows of the runs that are solved at once (32 MB)."""
 
 
-class Point(NamedTuple):
+class ShortestPoint(NamedTuple):
     """w (k,), multipliers (m,) with w = Aᵀλ; or, not separable, w = 0 and a Farkas proof."""
 
     w: Float
@@ -29,7 +29,7 @@ class Point(NamedTuple):
     separable: bool
 
 
-def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
+def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> ShortestPoint:
     """The shortest w with A w ≥ b, and equality where stated.
 
         min ½‖w‖²  subject to  a_jᵀ w ≥ b_j  (= b_j)
@@ -49,7 +49,7 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
         impossible = np.flatnonzero((length <= TINY) & np.where(tied, b != 0, b > 0))
         if impossible.size:
             multipliers[impossible[0]] = np.sign(b[impossible[0]])
-            return Point(np.zeros(k), multipliers, False)
+            return ShortestPoint(np.zeros(k), multipliers, False)
         A, b, tied, length = A[nonzero], b[nonzero], tied[nonzero], length[nonzero]
     state = active_set.empty(nonzero.size, k)
     np.divide(A, length[:, None], out=state.rows)
@@ -57,7 +57,7 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
     separable = advance(state) != CONTRADICTORY
     index, weight = active_set.carriers(state, not separable)
     multipliers[nonzero[index]] = weight / length[index]
-    return Point(state.p if separable else np.zeros(k), multipliers, separable)
+    return ShortestPoint(state.p if separable else np.zeros(k), multipliers, separable)
 
 
 def lengths(A: Float) -> Float:
@@ -160,4 +160,4 @@ def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
             square, total = square + s.p[c] * s.p[c], total + combined * combined
         if 0.0 < least < np.inf and total > 0.0 and square > 0.0:
             size[run], steep[run] = least, np.sqrt(total)
-            gap[run] = apart(gained / steep[run], least, np.sqrt(square))
+            gap[run] = relative_gap(gained / steep[run], least, np.sqrt(square))

@@ -34,22 +34,22 @@ ROUNDING = 1e-13
 def solve_runs_by_gram(program: Constraints) -> Answer:
     """Answers of all runs: block pivoting, checked; where that is not enough, the dual active set."""
     query, size, like = _queries(program)
-    parts = (program.anchor, program.active, program.tied, program.required)
-    problems = Problems(_read_only(program.keys), query, size, like, *map(_read_only, parts))
+    arrays = (program.anchor, program.active, program.tied, program.required)
+    problems = Problems(_read_only(program.keys), query, size, like, *map(_read_only, arrays))
     runs = len(program.keys)
     W, measure = np.zeros((runs, program.d, program.e)), np.zeros((runs, 3))
     multipliers = np.zeros(program.active.shape)
-    found = Exchanged(W, multipliers.reshape(runs, -1), measure)
-    pivot(problems, found, memory(program.n * (program.T - 1), program.d))
+    exchanged = Exchanged(W, multipliers.reshape(runs, -1), measure)
+    pivot(problems, exchanged, workspace(program.n * (program.T - 1), program.d))
     length = np.sqrt(np.einsum("rde,rde->r", W, W))
     final, separable, gap = _are_optimal(measure, length), np.ones(runs, bool), np.full(runs, GAP)
     W /= np.where(final, measure[:, 1], 1.0)[:, None, None]
     multipliers /= np.where(length > 0, length, 1.0)[:, None, None]
-    left = np.flatnonzero(~final)
-    if left.size:
-        exact = solve_runs_dense(program.subset(left))
-        W[left], multipliers[left] = exact.W, exact.multipliers
-        separable[left], gap[left] = exact.separable, exact.gap
+    remaining = np.flatnonzero(~final)
+    if remaining.size:
+        exact = solve_runs_dense(program.subset(remaining))
+        W[remaining], multipliers[remaining] = exact.W, exact.multipliers
+        separable[remaining], gap[remaining] = exact.separable, exact.gap
     return Answer(W, multipliers, separable, gap)
 
 
@@ -73,8 +73,8 @@ def _are_optimal(measure: Float, size: Float) -> Bool:
     measure (r, 3): see `Exchanged`; size (r,): |W|.
     """
     lower, least, short = measure.T
-    with np.errstate(all="ignore"):  # no row asks for a margin: λ and W are zero
-        closed = bounds.apart(lower / size, least, size) <= GAP
+    with np.errstate(all="ignore"):  # no row requires a margin: λ and W are zero
+        closed = bounds.relative_gap(lower / size, least, size) <= GAP
     return (closed | ((least == np.inf) & (lower == 0))) & (short <= GAP * size)
 
 
@@ -97,8 +97,8 @@ class Problems(NamedTuple):
     required: Float
 
 
-class Memory(NamedTuple):
-    """What is known of one run of at most m rows of length one; rows of length zero are left out.
+class Workspace(NamedTuple):
+    """Memory for one run of at most m rows of length one; rows of length zero are omitted.
 
     All runs use the same memory, one after the other.
     delta (d, m): δ/|δ|; gram (m, m); name (m,): i T + t; example (m,): i; length (m,): |δ| |z|; bound (m,).
@@ -121,20 +121,20 @@ class Memory(NamedTuple):
     step: Float
 
 
-def memory(m: int, d: int) -> Memory:
+def workspace(m: int, d: int) -> Workspace:
     length, bound, lam, margin, step = np.empty((5, m))
     name, example, order = np.empty((3, m), np.int64)
     free, passive = np.empty((2, m), bool)
     gram, factor = np.empty((2, m, m))
-    delta = np.empty((d, m))
-    return Memory(delta, gram, name, example, length, bound, free, passive, lam, margin, factor, order, step)
+    rows = np.empty((d, m)), gram, name, example, length, bound
+    return Workspace(*rows, free, passive, lam, margin, factor, order, step)
 
 
 class Exchanged(NamedTuple):
-    """What the exchanges find; all zero before, and where they do not end or rows depend on each other.
+    """Results of the exchanges; zero at first, and where exchanges do not end or rows depend on each other.
 
     W (r, d, e): Σ λ_j A_j; multipliers (r, n T): λ, of the rows as they are, not at length one.
-    measure (r, 3): b·λ (NaN where nothing is found), the least margin per bound, and the largest error
+    measure (r, 3): b·λ (NaN where nothing is exchanged), the least margin per bound, and the largest error
         of a row without bound.
     """
 
@@ -144,14 +144,14 @@ class Exchanged(NamedTuple):
 
 
 @compiled
-def pivot(problems: Problems, found: Exchanged, s: Memory) -> None:
+def pivot(problems: Problems, exchanged: Exchanged, s: Workspace) -> None:
     """Block principal pivoting: exchange all rows on the wrong side at once, until none is.
 
     Reference: Júdice and Pires 1994, "A block principal pivoting algorithm".
     """
-    d, e = found.W.shape[1:]
-    for run in range(len(found.W)):
-        found.measure[run, 0] = np.nan
+    d, e = exchanged.W.shape[1:]
+    for run in range(len(exchanged.W)):
+        exchanged.measure[run, 0] = np.nan
         m = _rows(problems, run, s)
         best, patience, wrong = m, 3, m
         while wrong > 0 and patience >= 0:
@@ -164,7 +164,7 @@ def pivot(problems: Problems, found: Exchanged, s: Memory) -> None:
         lower, least, short = 0.0, np.inf, 0.0
         for a in range(m):
             lam, bound, margin = s.lam[a], s.bound[a], s.margin[a]
-            found.multipliers[run, s.name[a]] = lam / s.length[a]
+            exchanged.multipliers[run, s.name[a]] = lam / s.length[a]
             lower += bound * lam
             error = abs(margin) if s.free[a] else -margin
             if bound > 0.0:
@@ -176,8 +176,8 @@ def pivot(problems: Problems, found: Exchanged, s: Memory) -> None:
                 for c in range(d):
                     entry = lam * s.delta[c, a]
                     for q in range(e):
-                        found.W[run, c, q] += entry * problems.query[run, s.example[a], q]
-        found.measure[run, 0], found.measure[run, 1], found.measure[run, 2] = lower, least, short
+                        exchanged.W[run, c, q] += entry * problems.query[run, s.example[a], q]
+        exchanged.measure[run, 0], exchanged.measure[run, 1], exchanged.measure[run, 2] = lower, least, short
 
 
 # A view of a row would count a reference, which costs more than the row: name rows by number. For the same
@@ -186,12 +186,12 @@ def pivot(problems: Problems, found: Exchanged, s: Memory) -> None:
 
 @inner
 def _rows(problems, run, s):  # type: ignore[no-untyped-def]
-    """Write the rows and their Gram matrix; −1 when one of length zero asks for a margin, else how many.
+    """Write the rows and their Gram matrix; −1 when one of length zero requires a margin, else their number.
 
     Passive at first: equalities, and rows that λ = b serves less than average.
     """
     n, T, d = problems.keys.shape[1:]
-    m, asked, served = 0, 0.0, 0.0
+    m, required, served = 0, 0.0, 0.0
     for name in range(n * T):
         i, t = name // T, name % T
         if not problems.active[run, i, t]:
@@ -207,7 +207,7 @@ def _rows(problems, run, s):  # type: ignore[no-untyped-def]
                 s.delta[c, m] /= span
             s.name[m], s.example[m], s.free[m] = name, i, tied
             s.length[m], s.bound[m] = length, bound / length
-            asked += s.bound[m]
+            required += s.bound[m]
             m += 1
         elif bound > 0.0:
             return -1
@@ -228,13 +228,13 @@ def _rows(problems, run, s):  # type: ignore[no-untyped-def]
         s.margin[a] = total
         served += total
     for a in range(m):
-        s.passive[a] = s.free[a] or s.margin[a] * asked < s.bound[a] * served
+        s.passive[a] = s.free[a] or s.margin[a] * required < s.bound[a] * served
     return m
 
 
 @inner
 def _exchange(s, m):  # type: ignore[no-untyped-def]
-    """Solve K_FF λ_F = b_F on the passive rows F, then exchange the rows on the wrong side; how many.
+    """Solve K_FF λ_F = b_F on the passive rows F, then exchange the rows on the wrong side; their number.
 
     Wrong: λ_F < 0, or too small a margin outside F. −1 when K_FF is singular.
     One sweep factors K_FF row by row and solves L y = b on the way.
@@ -244,18 +244,18 @@ def _exchange(s, m):  # type: ignore[no-untyped-def]
         s.lam[j], s.margin[j] = 0.0, 0.0
         if not s.passive[j]:
             continue
-        rest, value = s.gram[j, j], s.bound[j]
+        square, value = s.gram[j, j], s.bound[j]
         for c in range(k):
             total = s.gram[j, order[c]]
             for q in range(c):
                 total -= L[k, q] * L[c, q]
             total /= L[c, c]
             L[k, c] = total
-            rest -= total * total
+            square -= total * total
             value -= total * y[c]
-        if not rest > DEPENDENT:
+        if not square > DEPENDENT:
             return -1
-        L[k, k] = np.sqrt(rest)
+        L[k, k] = np.sqrt(square)
         y[k], order[k] = value / L[k, k], j
         k += 1
     size, count = 0.0, 0

@@ -1,6 +1,6 @@
 """Frobenius, many rows per unknown: an interior point whose Newton matrix is a sum of Kronecker products.
 
-Of its own because that matrix has d·e unknowns, however many the rows; the general path has one per row.
+That matrix has d·e unknowns, however many the rows; the general path has one per row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attsvm.program.frobenius.packed import Packed
 from attsvm.program.rows import Candidate, Rows
 
 ITERATIONS = 150
-"""Newton steps at most; 10 to 20 are usual, and a few more for each time that |W| has to double."""
+"""Newton steps at most; 10 to 20 are usual, and a few more per doubling of |W|."""
 
 TIE = 1e-11
 """Softness of an equality row inside one Newton step; the error shrinks by about this factor each step."""
@@ -29,11 +29,11 @@ FLAT = 1e-2
 
 FIRM, REPEATED = 1e8, 4
 """Weight of the rows beside the identity, in a system whose solution moves them to a contradiction; and how
-often it is solved, so that what the identity left is gone."""
+often it is solved, which removes the effect of the identity."""
 
 
 @dataclass
-class Point:
+class PrimalDual:
     """Weight W (d, e), multipliers and slacks (k,) of the rows."""
 
     W: Float
@@ -48,15 +48,15 @@ def solve_by_interior_point(rows: Rows) -> Candidate | None:
     is sought among its rows. None when the Newton matrix loses its digits before anything is decided.
     """
     method = Interior(rows)
-    best, tried, steep, hopeless = None, 1e-3, contradiction.STEEP, FLAT
+    best, polish_below, steep, hopeless = None, 1e-3, contradiction.STEEP, FLAT
     for _ in range(ITERATIONS):
         if not method.advance():
             break
         lam, W = method.point.lam, method.point.W
         state = Candidate(W, lam, gap(rows, frobenius, W, lam))
         best = state if best is None or state.gap < best.gap else best
-        if state.gap <= tried:
-            tried = 1e-3 * state.gap
+        if state.gap <= polish_below:
+            polish_below = 1e-3 * state.gap
             polished = pivoting.solve_by_pivoting(rows, rows.tied | (lam > method.point.slack), lam)
             if polished is not None and polished.gap < state.gap:
                 return polished
@@ -100,7 +100,7 @@ class Interior:
         self.spread.T[self.queries_half] = order
         self.point = self._start()
 
-    def _start(self) -> Point:
+    def _start(self) -> PrimalDual:
         """The mean row, scaled until most rows keep their bound, and slacks of that size."""
         rows, inside = self.rows, self.inside
         W = rows.combine(np.ones(len(rows)))
@@ -110,7 +110,7 @@ class Interior:
         slack = np.maximum(margins - rows.bound, 1.0)
         size = float((W * W).sum())
         lam = size / self.count / slack
-        return Point(W, np.where(inside, lam, 0.0), np.where(inside, slack, 1.0))
+        return PrimalDual(W, np.where(inside, lam, 0.0), np.where(inside, slack, 1.0))
 
     # ------------------------------------------------------------------ the Newton system
 
@@ -118,8 +118,8 @@ class Interior:
         """1 + Σ_i (Δ_iᵀ D_i Δ_i) ⊗ (z_i z_iᵀ), its lower triangle, from one product of half-vectors."""
         packed, (d, e) = self.packed, self.point.W.shape
         scaled = packed.delta * packed.pack(weights)[..., None]
-        own = np.matmul(scaled.transpose(0, 2, 1), packed.delta)
-        product = own[:, self.keys_half[0], self.keys_half[1]].T @ self.pairs
+        grams = np.matmul(scaled.transpose(0, 2, 1), packed.delta)
+        product = grams[:, self.keys_half[0], self.keys_half[1]].T @ self.pairs
         matrix = np.zeros((d, e, d, e))
         for row, a, c in zip(product, *self.keys_half, strict=True):
             matrix[a, :, c, :] = row[self.spread]
@@ -131,7 +131,7 @@ class Interior:
     def _weights(self) -> Float:
         return np.where(self.inside, self.point.lam / self.point.slack, 1 / TIE)
 
-    def _step(self, factor: Cholesky, center: Float) -> Point:
+    def _step(self, factor: Cholesky, center: Float) -> PrimalDual:
         """Newton step towards λ s = center."""
         rows, p, weights = self.rows, self.point, self._weights
         short = rows.bound + np.where(self.inside, p.slack, 0.0) - rows.margins(p.W)
@@ -139,7 +139,7 @@ class Interior:
         right = rows.combine(p.lam + pull) - p.W
         dW = factor.solve(right.ravel()).reshape(p.W.shape)
         moved = rows.margins(dW)
-        return Point(dW, pull - weights * moved, np.where(self.inside, moved - short, 0.0))
+        return PrimalDual(dW, pull - weights * moved, np.where(self.inside, moved - short, 0.0))
 
     def proof(self) -> Candidate | None:
         """The multipliers, moved until the rows cancel, if that leaves them positive: a contradiction.
@@ -159,7 +159,7 @@ class Interior:
             lam = lam - weights * rows.margins(X)
         return contradiction.proof(rows, lam) if contradiction.is_proof(rows, lam) else None
 
-    def _longest(self, step: Point) -> tuple[float, float]:
+    def _longest(self, step: PrimalDual) -> tuple[float, float]:
         """Largest steps of W and s, and of λ, that keep both positive."""
         p = self.point
         return _ratio(p.slack, step.slack), _ratio(p.lam, np.where(self.inside, step.lam, 0.0))
@@ -181,7 +181,7 @@ class Interior:
         if not np.isfinite(step.W).all():
             return False
         reach = min(self._longest(step))
-        # Stay off the boundary, by less and less as the steps get better.
+        # Keep a distance from the boundary, which shrinks as the steps improve.
         reach *= max(0.9, 1.0 - max(0.1 * sigma, 1e-5)) if reach < 1 else 1.0
         p.W, p.lam = p.W + reach * step.W, p.lam + reach * step.lam
         p.slack = p.slack + reach * step.slack

@@ -1,4 +1,4 @@
-"""Rows packed by example, for products that need no matrix: gather, mix through the queries, spread."""
+"""Rows packed by example: products with B Bᵀ without its matrix."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Packed:
     def solve(
         self, added: float, right: Float, u: Float, goal: float, steps: int, ridge: float
     ) -> tuple[Float, bool]:
-        """u with (B Bᵀ + added) u = right up to the goal, from the u given, and whether it was reached.
+        """u with (B Bᵀ + added) u = right up to the goal, from a first u, and whether it was reached.
 
-        The preconditioner has the examples' own matrices |z|² Δ Δᵀ + added, with a ridge.
+        The preconditioner has the examples' blocks matrices |z|² Δ Δᵀ + added, with a ridge.
         """
         squares = np.einsum("ge,ge->g", self.queries, self.queries)
-        own = np.matmul(self.delta, self.delta.transpose(0, 2, 1)) * squares[:, None, None]
-        diagonal = np.arange(own.shape[-1])
-        own[:, diagonal, diagonal] += np.where(self.used, added + ridge, 1.0)
-        inverse = np.linalg.inv(own)
+        blocks = np.matmul(self.delta, self.delta.transpose(0, 2, 1)) * squares[:, None, None]
+        diagonal = np.arange(blocks.shape[-1])
+        blocks[:, diagonal, diagonal] += np.where(self.used, added + ridge, 1.0)
+        inverse = np.linalg.inv(blocks)
         return conjugate_gradients(
             lambda u: self.times(u) + added * u,
             lambda u: np.matmul(inverse, u[..., None])[..., 0],

@@ -80,7 +80,7 @@ def solve_by_pivoting(rows: Rows, passive: Bool | None = None, lam: Float | None
     tolerance = 1e-2 if lam is None else 1e-6
     lam = np.zeros(len(rows)) if lam is None else lam
     passive = start(rows) if passive is None else passive
-    pace, reached = Pace(), None
+    growth, reached = Growth(), None
     for _ in range(ROUNDS):
         lam, converged = _solve_passive(rows, passive, lam, tolerance)
         W = rows.combine(lam)
@@ -90,25 +90,25 @@ def solve_by_pivoting(rows: Rows, passive: Bool | None = None, lam: Float | None
             return reached
         short = rows.bound - rows.margins(W)
         wrong = _wrong(rows, passive, lam, short)
-        count, held = int(wrong.sum()), int(passive.sum())
-        if count == 0 and (tolerance <= EXACT or _is_direct(rows, held)):
+        count, size = int(wrong.sum()), int(passive.sum())
+        if count == 0 and (tolerance <= EXACT or _is_direct(rows, size)):
             state = Candidate(W, lam, gap(rows, frobenius, W, lam))
             if state.gap <= GOOD:
                 return state
             if reached is not None and state.gap > 0.1 * reached.gap:
-                return _refined(rows, passive, min(state, reached, key=lambda found: found.gap))
+                return _refined(rows, passive, min(state, reached, key=lambda candidate: candidate.gap))
             reached = state
-        if not pace.goes_on(count):
+        if not growth.goes_on(count):
             return reached
-        tolerance = _tolerance(count, held)
-        most = pace.most(int((passive & ~wrong).sum()), rows.d * rows.e)
+        tolerance = _tolerance(count, size)
+        most = growth.most(int((passive & ~wrong).sum()), rows.d * rows.e)
         passive = _exchange(passive, wrong, short, most)
         lam = np.where(passive, np.where(rows.tied, lam, np.maximum(lam, 0.0)), 0.0)
     return reached
 
 
 @dataclass
-class Pace:
+class Growth:
     """How far the passive set may grow: less after every exchange that does not help.
 
     An unbounded exchange overshoots the final set, and beyond the number of unknowns when rows are
@@ -127,9 +127,9 @@ class Pace:
             self.patience, self.growth = self.patience - 1, 0.7 * self.growth
         return self.patience >= 0
 
-    def most(self, kept: int, unknowns: int) -> int:
+    def most(self, staying: int, unknowns: int) -> int:
         """Rows that the next passive set may have, where so many stay in it."""
-        return min(int((1 + self.growth) * kept) + 3, int(CAP * unknowns))
+        return min(int((1 + self.growth) * staying) + 3, int(CAP * unknowns))
 
 
 def _wrong(rows: Rows, passive: Bool, lam: Float, short: Float) -> Bool:
@@ -140,11 +140,11 @@ def _wrong(rows: Rows, passive: Bool, lam: Float, short: Float) -> Bool:
 
 def _exchange(passive: Bool, wrong: Bool, short: Float, most: int) -> Bool:
     """Let the wrong rows change sides; when too many would enter, only those that lack most."""
-    kept, entering = passive & ~wrong, wrong & ~passive
-    room = max(most - int(kept.sum()), 1)
+    staying, entering = passive & ~wrong, wrong & ~passive
+    room = max(most - int(staying.sum()), 1)
     if entering.sum() > room:
         entering &= short >= np.partition(short[entering], -room)[-room]
-    return kept | entering
+    return staying | entering
 
 
 def _tolerance(wrong: int, passive: int) -> float:
@@ -165,11 +165,11 @@ def _is_direct(rows: Rows, count: int) -> bool:
 def _solve_passive(rows: Rows, passive: Bool, lam: Float, tolerance: float) -> tuple[Float, bool]:
     """λ with (K_FF + ε) λ_F = b_F + ε λ_F,previous, and whether it converged."""
     F = np.flatnonzero(passive)
-    some, x, converged, out = rows.some(F), lam[F], False, np.zeros(len(lam))
+    passive_rows, x, converged, out = rows.some(F), lam[F], False, np.zeros(len(lam))
     if not _is_direct(rows, len(F)):
-        x, converged = _iterated(some, x, tolerance)
+        x, converged = _iterated(passive_rows, x, tolerance)
     if not converged and (len(F) <= LARGEST_FACTOR or rows.e == 1):
-        x, converged = _direct(some, lam[F])
+        x, converged = _direct(passive_rows, lam[F])
     out[F] = x
     return out, converged
 
@@ -193,8 +193,8 @@ def _iterated(rows: Rows, x: Float, tolerance: float) -> tuple[Float, bool]:
     # Margins count relative to their own bound, and bounds may differ by many orders.
     smallest = float(right[right > 0].min(initial=1.0))
     goal = tolerance * min(float(np.linalg.norm(right)), smallest * np.sqrt(len(right)))
-    found, converged = packed.solve(PROX, packed.pack(right), packed.pack(x), goal, STEPS, ridge=1e-6)
-    return found[packed.used], converged
+    solution, converged = packed.solve(PROX, packed.pack(right), packed.pack(x), goal, STEPS, ridge=1e-6)
+    return solution[packed.used], converged
 
 
 def _refined(rows: Rows, passive: Bool, state: Candidate) -> Candidate:
@@ -223,7 +223,7 @@ class Pivoted:
 
     def __init__(self, algorithms: Table) -> None:
         self.algorithms = algorithms
-        self.known: Float | None = None
+        self.previous: Float | None = None
 
     def __call__(self, rows: Rows) -> Stage:
         unit = float(rows.bound.max(initial=0.0))
@@ -233,13 +233,13 @@ class Pivoted:
             candidate = self._solve(replace(rows, bound=rows.bound / unit))
         if not candidate.separable:
             return Stage(candidate)
-        self.known = rows.spread(candidate.multipliers / rows.length)
+        self.previous = rows.spread(candidate.multipliers / rows.length)
         W = candidate.W * unit
         needed = rows.tied | (candidate.multipliers != 0)
         return Stage(replace(candidate, W=W), retained=nearest(rows, W, needed))
 
     def _solve(self, rows: Rows) -> Candidate:
-        candidate = self._again(rows)
+        candidate = self._resumed(rows)
         if candidate is None or candidate.gap > ENOUGH:
             candidate = best_of(self.algorithms, rows)
         if candidate.gap <= CLOSED:
@@ -250,11 +250,11 @@ class Pivoted:
         fewer = best_of(self.algorithms, rows.within(span))
         return replace(fewer, W=span.expand(fewer.W))
 
-    def _again(self, rows: Rows) -> Candidate | None:
+    def _resumed(self, rows: Rows) -> Candidate | None:
         """From the multipliers of the pool before, which are known up to a factor."""
-        if self.known is None:
+        if self.previous is None:
             return None
-        lam = rows.pick(self.known) * rows.length
+        lam = rows.pick(self.previous) * rows.length
         W = rows.combine(lam)
         square = float(np.vdot(W, W))
         if not square > 0:

@@ -16,14 +16,14 @@ import numpy as np
 from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float
 from attsvm.numbers.compiled import compiled, inner
-from attsvm.program.bounds import apart
+from attsvm.program.bounds import relative_gap
 from attsvm.program.rows import Rows
 
 ROOM = 1.2
-"""The nuclear slacks are those of this multiple of the Frobenius solution."""
+"""The nuclear slacks are the slacks of this multiple of the Frobenius solution."""
 
 INSIDE, BELOW = 0.95, 0.5
-"""Frobenius norm of the first C, and first spectral margin as a part of what that C allows."""
+"""Frobenius norm of the first C, and first spectral margin as a share of the largest one for that C."""
 
 MOST = 60_000
 """Unknowns times rows of their linear maps: beyond, BLAS on large blocks outweighs NumPy's calls."""
@@ -66,20 +66,20 @@ def _nuclear(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Flo
 
     y = l = λ,  C = M;   W = −2 X₁₂,  x = slack.
     """
-    features, size = pool.dense, _size(W)
+    features, size = pool.dense, _length(W)
     slack = np.maximum(ROOM * (features @ W.ravel()) - pool.bound, 0.1)
     mean = size / (pool.d + pool.e + len(slack))
-    # The first part has the norm INSIDE; the second makes all multipliers positive.
-    rest = mean / slack
-    multipliers = multipliers * (INSIDE * size) + rest
-    multipliers *= INSIDE / (INSIDE + _size(rest @ features))
+    # The first term has the norm INSIDE; the second makes all multipliers positive.
+    extra = mean / slack
+    multipliers = multipliers * (INSIDE * size) + extra
+    multipliers *= INSIDE / (INSIDE + _length(extra @ features))
     both = np.concatenate([features, np.eye(len(slack))], axis=1)
     maps = pool.delta, pool.queries[pool.owner], both, -pool.bound
     start = multipliers, (multipliers @ features).reshape(W.shape), multipliers.copy()
     y, X, _ = _follow(maps, start, slack, (ROOM * W, mean), goal)
     W = -2 * X[: pool.d, pool.d :]
     least = ((features @ W.ravel()) / pool.bound).min()
-    return W, y, float(apart(y @ pool.bound, least, X.trace()))
+    return W, y, float(relative_gap(y @ pool.bound, least, X.trace()))
 
 
 def _spectral(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
@@ -87,7 +87,7 @@ def _spectral(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Fl
 
     y = (W, γ),  C = W,  l = A W − γ b;   M = −2 X₁₂,  x = λ.
     """
-    features, size = pool.dense, _size(W)
+    features, size = pool.dense, _length(W)
     C = W * (INSIDE / size)
     margins = features @ C.ravel()
     value = BELOW * float((margins / pool.bound).min())
@@ -101,11 +101,11 @@ def _spectral(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Fl
     y, X, x = _follow((left, right, both, price), start, dual, (M, mean), goal)
     best = float(((features @ y[:-1]) / pool.bound).min())
     inexact = x @ features + 2 * X[: pool.d, pool.d :].ravel()
-    steepness = X.trace() + np.sqrt(min(W.shape)) * _size(inexact)
-    return y[:-1].reshape(W.shape), x, float(apart(x @ pool.bound / steepness, best, 1.0))
+    steepness = X.trace() + np.sqrt(min(W.shape)) * _length(inexact)
+    return y[:-1].reshape(W.shape), x, float(relative_gap(x @ pool.bound / steepness, best, 1.0))
 
 
-def _size(x: Float) -> float:
+def _length(x: Float) -> float:
     """The Frobenius norm."""
     return math.sqrt(np.vdot(x, x))
 
@@ -127,19 +127,19 @@ def _follow(
 ) -> tuple[Float, Float, Float]:
     """y, X and x at the end of the path from start = (y, C, l), x and X with −2 X₁₂ = corner."""
     y, C, l = start
-    held, mean = corner
+    block, mean = corner
     (d, e), w, N = C.shape, len(l), len(y)
     S = np.eye(d + e)
     S[:d, d:], S[d:, :d] = C, C.T
-    # Of all X with this corner, one of small trace: the columns of −held and of the unit matrix.
-    width = math.sqrt(_size(held) / math.sqrt(4 * e))
-    pair = np.concatenate([held / (-2 * width), width * np.eye(e)])
+    # Of all X with this corner, one of small trace: the columns of −block and of the unit matrix.
+    width = math.sqrt(_length(block) / math.sqrt(4 * e))
+    pair = np.concatenate([block / (-2 * width), width * np.eye(e)])
     X = pair @ pair.T + mean * np.eye(d + e)
-    dS, dX, aim, U, some, other = np.zeros((6, d + e, d + e))
-    # Zeros: a product adds to 0 times what was there, which may be NaN.
+    dS, dX, residual, U, scratch, turned = np.zeros((6, d + e, d + e))
+    # Allocate zeros: BLAS computes 0 · old + product, and 0 · NaN is NaN.
     (dl, dx, pull), dy, flat = np.zeros((3, w)), np.zeros(N), np.zeros(d * e + w)
     H, image, work = np.zeros((N, N)), np.empty((d * e + w, N)), np.empty((4, d + e))
-    room = dy, dS, dX, dl, dx, U, some, H, image, work, aim, pull, other, flat
+    room = dy, dS, dX, dl, dx, U, scratch, H, image, work, residual, pull, turned, flat
     follow(maps, (y, S, X, l, x), room, goal)
     return y, X, x
 
@@ -191,26 +191,26 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
     semidefinite programming".
     """
     y, S, X, l, x = point
-    dy, dS, dX, dl, dx, U, some, H = room[:8]
+    dy, dS, dX, dl, dx, U, scratch, H = room[:8]
     size, share, gap = len(S), FIRST, np.inf
     for _ in range(STEPS):
         products = value = 0.0
         for i in range(size):
             for j in range(size):
                 products += S[i, j] * X[i, j]
-                some[i, j] = S[i, j]
+                scratch[i, j] = S[i, j]
         for j in range(len(l)):
             products += l[j] * x[j]
         for i in range(len(y)):
             value += y[i] * maps[3][i]
         gap = products / abs(value)
-        if gap <= goal or not factor(some, some):
+        if gap <= goal or not factor(scratch, scratch):
             break
-        _invert(some, U)
+        _invert(scratch, U)
         _newton_matrix(maps, X, U, l, x, room)
         if not factor(H, H):
             break
-        # A short step aims at the centre, a long one at the boundary.
+        # After a short step, aim at the centre; after a long one, at the boundary.
         target = share / (3.0 - 2.0 * share) * products / (size + len(l))
         for turns in (TURNS, 1):
             for i in range(size):
@@ -220,7 +220,7 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
                 dl[j] = dx[j] = 0.0
             for _ in range(turns):
                 _direction(maps, point, target, room)
-            dual, primal = _reach(l, dl, S, dS, some), _reach(x, dx, X, dX, some)
+            dual, primal = _reach(l, dl, S, dS, scratch), _reach(x, dx, X, dX, scratch)
             if min(dual, primal) > SHORT:
                 break
         if not min(dual, primal) > 0.0:
@@ -276,20 +276,20 @@ def _direction(maps, point, target, room):  # type: ignore[no-untyped-def]
     Newton's equation is that of the first order at a given right-hand side; H holds the factor.
     """
     X, l, x = point[2:]
-    dy, dS, dX, dl, dx, U, some, H, _, _, aim, pull, other, flat = room
+    dy, dS, dX, dl, dx, U, scratch, H, _, _, residual, pull, turned, flat = room
     d, size = maps[0].shape[1], len(X)
     e = size - d
-    np.dot(dX, dS, aim)
+    np.dot(dX, dS, residual)
     for i in range(size):
         for j in range(size):
-            aim[i, j] = -aim[i, j]
-        aim[i, i] += target
+            residual[i, j] = -residual[i, j]
+        residual[i, i] += target
     for j in range(len(l)):
         pull[j] = target - dl[j] * dx[j]
-    np.dot(aim, U, some)
+    np.dot(residual, U, scratch)
     for a in range(d):
         for b in range(e):
-            flat[a * e + b] = some[a, d + b] + some[d + b, a]
+            flat[a * e + b] = scratch[a, d + b] + scratch[d + b, a]
     for j in range(len(l)):
         flat[d * e + j] = pull[j] / l[j]
     np.dot(maps[2], flat, dy)
@@ -300,14 +300,14 @@ def _direction(maps, point, target, room):  # type: ignore[no-untyped-def]
     for a in range(d):
         for b in range(e):
             dS[a, d + b] = dS[d + b, a] = flat[a * e + b]
-    np.dot(X, dS, some)
+    np.dot(X, dS, scratch)
     for i in range(size):
         for j in range(size):
-            some[i, j] = aim[i, j] - some[i, j]
-    np.dot(some, U, other)
+            scratch[i, j] = residual[i, j] - scratch[i, j]
+    np.dot(scratch, U, turned)
     for i in range(size):
         for j in range(size):
-            dX[i, j] = 0.5 * (other[i, j] + other[j, i]) - X[i, j]
+            dX[i, j] = 0.5 * (turned[i, j] + turned[j, i]) - X[i, j]
     for j in range(len(l)):
         dl[j] = flat[d * e + j]
         dx[j] = (pull[j] - x[j] * dl[j]) / l[j] - x[j]

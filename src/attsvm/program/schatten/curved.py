@@ -1,4 +1,4 @@
-"""A primal-dual interior point for Schatten(p), 1 < p < ∞: that of lp on singular values, 6 to 20 steps.
+"""A primal-dual interior point for Schatten(p), 1 < p < ∞: the one of lp on singular values, 6 to 20 steps.
 
     min ‖W‖_p  s.t.  A W − s = b,  s ≥ 0,       W = U diag(σ^(q−1)) Vᵀ  where  M = Σ λ_j A_j = U diag(σ) Vᵀ
 
@@ -27,11 +27,11 @@ class CurvedPoint:
     """One interior point under way, an `InteriorPoint`.
 
     W (d', e') in the span of the pool's rows, multipliers and slacks (k,), all at ‖W‖_p = ‖M‖_q = 1;
-    size: by what W was divided; p: it moves from 2 to its goal.
+    size: W was divided by it; p moves from 2 to its goal.
     """
 
     def __init__(self, rows: Rows, norm: Norm, pace: Pace, start: Answer) -> None:
-        self.goal, (self.pace, self.apart) = norm.p, pace
+        self.goal, (self.pace, self.complementarity) = norm.p, pace
         self.p, self.size = nearer(2.0, norm.p, self.pace), float(norm.value(start.W))
         W, multipliers = start.W / self.size, rows.pick(start.multipliers) * rows.length
         multipliers = multipliers / float(norm.dual.value(rows.combine(multipliers)))
@@ -49,7 +49,7 @@ class CurvedPoint:
         self._settle()
 
     def _settle(self) -> None:
-        """Both to norm one, as at the solution; what the rows miss, and the gap."""
+        """Scale W and M to norm one, as at the solution; compute residuals and the gap."""
         M = self.inner.combine(self.multipliers)
         of_W, of_M = np.linalg.svd(self.W), np.linalg.svd(M)
         size, steep = length(of_W[1], self.p), length(of_M[1], self.p / (self.p - 1))
@@ -62,9 +62,11 @@ class CurvedPoint:
         self.residual = self.slack + self.bound - margins
         self.value = float(self.multipliers @ self.bound)
         self.short = float(np.abs(self.multipliers * self.residual).sum())
-        asks = self.bound > 0
-        least = float((margins[asks] / self.bound[asks]).min())
-        gap = bounds.apart(self.value, least, 1.0, bounds.missed(self.pool, margins) / self.bound.max())
+        bounded = self.bound > 0
+        least = float((margins[bounded] / self.bound[bounded]).min())
+        gap = bounds.relative_gap(
+            self.value, least, 1.0, bounds.missed(self.pool, margins) / self.bound.max()
+        )
         self.gap = float(gap) if self.p == self.goal else 1.0
 
     def _linearise(self, of_W: Singular, of_M: Singular, M: Float) -> None:
@@ -84,8 +86,8 @@ class CurvedPoint:
 
     def step(self) -> None:
         """One predictor-corrector step; one length for both, because W is tied to M."""
-        # Complementarity must not run ahead of feasibility, nor below what the map allows.
-        least = max(self.short, self.value * (LEAST if self.p == self.goal else self.apart))
+        # Complementarity must not fall faster than infeasibility, nor below the rounding of the map.
+        least = max(self.short, self.value * (LEAST if self.p == self.goal else self.complementarity))
         slack, multipliers, free = self.slack, self.multipliers, ~self.pool.tied
         total, target = float(slack @ multipliers), 0.0
         factor, second = Cholesky(lambda: self.map.gram(self.inner), self.ratio), np.zeros(len(slack))
@@ -105,22 +107,22 @@ class CurvedPoint:
 
     def _solve(self, factor: Cholesky, right: Float) -> tuple[Float, Float]:
         """map(Σ x_j A_j) and x with  A map(Σ x_j A_j) + s/λ x = right,  refined once."""
-        W, x, rest = np.zeros_like(self.W), np.zeros_like(right), right
+        W, x, residual = np.zeros_like(self.W), np.zeros_like(right), right
         for _ in range(2):
-            more = factor.solve(rest)
+            change = factor.solve(residual)
             # W is refined with x: a new product with the map, up to 1e10, would undo the refinement.
-            W, x = W + self.map(self.inner.combine(more)), x + more
-            rest = right - self.inner.margins(W) - self.ratio * x
+            W, x = W + self.map(self.inner.combine(change)), x + change
+            residual = right - self.inner.margins(W) - self.ratio * x
         return W, x
 
     def join(self, rows: Rows) -> None:
-        """Go on with more rows: a new one starts on the central path, as far inside as it is outside."""
-        old, W = rows.places(self.pool), self.span.expand(self.W)
+        """Continue with more rows: a new one starts on the central path, as far inside as it is outside."""
+        places, W = rows.places(self.pool), self.span.expand(self.W)
         mean = float(self.slack @ self.multipliers) / np.count_nonzero(~self.pool.tied)
         bound = rows.bound / self.size
         slack = np.maximum(np.abs(rows.margins(W) - bound), np.sqrt(mean) * bound.max())
         multipliers = mean / slack
-        slack[old], multipliers[old] = self.slack, self.multipliers
+        slack[places], multipliers[places] = self.slack, self.multipliers
         self._lay_out(rows, W, slack, multipliers)
 
 
@@ -131,7 +133,7 @@ class CurvedPoint:
 class Paired:
     """X ↦ leftᵀ Y right,   Y_ij = direct_ij B_ij + crossed_ij B_ji,   B = left X rightᵀ.
 
-    left (d, d), right (e, e), direct (d, e); crossed (k, k), symmetric, k = min(d, e); beyond, no B_ji.
+    left (d, d), right (e, e), direct (d, e); crossed (k, k), symmetric: the B_ji for i, j < k = min(d, e).
     """
 
     left: Float
@@ -151,10 +153,10 @@ class Paired:
         small, spread = delta[:, :k], queries[rows.owner, :k]
         out = np.empty((len(delta), len(delta)))
         for j, mine in enumerate(rows.slices):
-            before = slice(0, mine.stop)
-            image = delta[before] * ((queries * queries[j]) @ self.direct.T)[rows.owner[before]]
-            image[:, :k] += spread[before] * (small[before] @ (queries[j, :k, None] * self.crossed))
-            np.matmul(delta[mine], image.T, out=out[mine, before])
+            earlier = slice(0, mine.stop)
+            image = delta[earlier] * ((queries * queries[j]) @ self.direct.T)[rows.owner[earlier]]
+            image[:, :k] += spread[earlier] * (small[earlier] @ (queries[j, :k, None] * self.crossed))
+            np.matmul(delta[mine], image.T, out=out[mine, earlier])
         return out
 
 
@@ -193,8 +195,8 @@ def _paired(singular: Singular, even: Float, odd: Float, beyond: Float) -> Paire
 
 def _quotients(sigma: Float, r: float) -> tuple[Float, Float, Float]:
     """(x^r ∓ y^r)/(x ∓ y) of all pairs (k, k), without cancellation, and x^(r−1) (k,), for r > 1."""
-    large, less = np.maximum.outer(sigma, sigma), np.minimum.outer(sigma, sigma)
+    large, small = np.maximum.outer(sigma, sigma), np.minimum.outer(sigma, sigma)
     safe, size = np.where(large > 0, large, 1.0), large ** (r - 1)
-    ratio, apart = less / safe, np.log1p((less - large) / safe)
-    even = np.where(apart == 0, r, np.expm1(r * apart) / np.expm1(np.where(apart == 0, -1.0, apart)))
+    ratio, logs = small / safe, np.log1p((small - large) / safe)
+    even = np.where(logs == 0, r, np.expm1(r * logs) / np.expm1(np.where(logs == 0, -1.0, logs)))
     return size * even, size * (1 + ratio**r) / (1 + ratio), sigma ** (r - 1)

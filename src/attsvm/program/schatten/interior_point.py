@@ -24,7 +24,7 @@ CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
 
 FIRST = 0.1
-"""Part of the way to its aim that the first step is expected to leave out."""
+"""Share of the way to its target that the first step is expected to leave out."""
 
 SHORT = 0.1
 """Step length below which the first-order step competes with its corrections."""
@@ -68,16 +68,16 @@ class Iterate:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A Newton step with its matrices in scaled coordinates, where P̂ + Q̂ is what was aimed at.
+    """A Newton step with its matrices in scaled coordinates, where P̂ + Q̂ is the aim.
 
-    own: the unknowns of the norm's linear system, from which `Newton.unscaled` restores the step.
+    unknowns: of the norm's linear system, from which `Newton.unscaled` restores the step.
     """
 
     P: Float
     Q: Float
     slack: Float
     multipliers: Float
-    own: Float
+    unknowns: Float
 
 
 class Newton(Protocol):
@@ -113,7 +113,7 @@ def advance(form: Form, at: Iterate, gap: Callable[[Iterate], float], goal: floa
     for _ in range(LIMIT):
         try:
             at, share = _iterate(form, at, share)
-            # Far from the goal the complementarity says enough, and costs nothing.
+            # Far from the goal the complementarity serves as the gap: it costs nothing.
             end, reached = at, at.products / abs(float(at.multipliers @ form.pool.bound))
             if reached <= FAR * goal:
                 end, reached = _measured(form, at, gap, goal)
@@ -168,9 +168,8 @@ def mean_product(form: Form, at: Iterate) -> float:
 def _iterate(form: Form, at: Iterate, share: float) -> tuple[Iterate, float]:
     """A first-order step and the best of a few correctors, all with one factorisation.
 
-    share: the part of the way to its aim that the last step left out; returned for this step. It
-    stands for the predictor that would otherwise choose the target: after a short step the aim is
-    the centre, after a long one the boundary.
+    share: how much of the way to its target the last step left out; returned for this step. It replaces a
+    predictor that chooses the target: after a short step the centre, after a long one the boundary.
     """
     scaling, pool = Scaling.of(at.P, at.Q), form.pool
     newton = form.newton(at, scaling)
@@ -184,8 +183,8 @@ def _iterate(form: Form, at: Iterate, share: float) -> tuple[Iterate, float]:
         second = scaling.second(step.P, step.Q), step.slack * step.multipliers
         step = newton.step(matrix + second[0], rows - second[1])
         primal, dual = _reach(step, scaling, bounds)
-        before, worth = worth, min(primal, 1.0) * min(dual, 1.0)
-        if worth < 1.01 * before:
+        previous, worth = worth, min(primal, 1.0) * min(dual, 1.0)
+        if worth < 1.01 * previous:
             break
         best, length = step, (primal, dual)
     if min(*length) < SHORT:  # far from the central path the second order misleads
@@ -224,13 +223,13 @@ class Refined:
         self.inexact: bool | None = None
 
     def __call__(self, right: Float) -> Float:
-        found = self.solve(right)
+        solution = self.solve(right)
         if self.inexact is False:
-            return found
-        rest = right - self.times(found)
+            return solution
+        residual = right - self.times(solution)
         if self.inexact is None:
-            self.inexact = bool(np.abs(rest).max() > ROUNDING)
-        return found + self.solve(rest) if self.inexact else found
+            self.inexact = bool(np.abs(residual).max() > ROUNDING)
+        return solution + self.solve(residual) if self.inexact else solution
 
 
 # ---------------------------------------------------------------------- Nesterov–Todd scaling

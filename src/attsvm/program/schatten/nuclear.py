@@ -71,9 +71,9 @@ class NuclearForm:
         return Q
 
     def inside(self, multipliers: Float, M: Float) -> Float:
-        """Scaled until their own M is not longer than this one."""
-        now, most = np.linalg.svd(np.stack([self.pool.combine(multipliers), M]), compute_uv=False)[:, 0]
-        return multipliers * min(1.0, most / now)
+        """The multipliers, scaled until their M is not longer than this one."""
+        norm, most = np.linalg.svd(np.stack([self.pool.combine(multipliers), M]), compute_uv=False)[:, 0]
+        return multipliers * min(1.0, most / norm)
 
     def _to(self, multipliers: Float, size: float) -> Float:
         """Scaled to ‖M‖ = size."""
@@ -126,7 +126,7 @@ class NuclearNewton:
     def unscaled(self, step: Step) -> Iterate:
         d, P = self.pool.d, self.forward @ step.P @ self.forward.T
         Q = np.zeros_like(P)
-        Q[:d, d:], Q[d:, :d] = step.own, step.own.T
+        Q[:d, d:], Q[d:, :d] = step.unknowns, step.unknowns.T
         return Iterate((P + P.T) / 2, Q, step.slack, step.multipliers)
 
     def _times(self, multipliers: Float) -> Float:
@@ -153,11 +153,11 @@ def hadamard(pool: Rows, V: Float) -> Float:
     out = np.empty((len(keys), len(keys)))
     for start in range(0, len(keys), BLOCK):
         mine = slice(start, min(start + BLOCK, len(keys)))
-        before = slice(0, mine.stop)
-        block = out[mine, before]
-        np.matmul(keys[mine], pool.delta[before].T, out=block)
-        block *= queries[owner[mine], before]
-        block += mixed[mine].take(owner[before], axis=1) * across[owner[mine], before]
+        earlier = slice(0, mine.stop)
+        block = out[mine, earlier]
+        np.matmul(keys[mine], pool.delta[earlier].T, out=block)
+        block *= queries[owner[mine], earlier]
+        block += mixed[mine].take(owner[earlier], axis=1) * across[owner[mine], earlier]
     return out
 
 
@@ -196,7 +196,7 @@ class MaxNormForm:
         return 2 * at.P[: self.pool.d, self.pool.d :]
 
     def start(self, W: Float, slack: Float, multipliers: Float) -> Iterate:
-        """That of the nuclear program, its diagonals made equal."""
+        """The start of the nuclear program, its diagonals made equal."""
         at = NuclearForm(self.pool).start(W, slack, multipliers)
         n = len(at.P)
         P = at.P.copy()
@@ -204,7 +204,7 @@ class MaxNormForm:
         return Iterate(P, at.Q * (2 / n), slack, at.multipliers * (2 / n))
 
     def witness(self, at: Iterate) -> Any:
-        """The norm and its dual, as far as an iterate knows them: upper bounds on both, for its W and M."""
+        """Upper bounds on the norm and its dual, for the W and M of an iterate."""
         d, D, largest = self.pool.d, np.diagonal(at.Q), 2 * float(np.diagonal(at.P).max())
         root = np.sqrt(D)
 
@@ -234,7 +234,7 @@ class MaxNormNewton:
         self.V = scaling.forward @ scaling.forward.T
         self.uneven = -pool.combine(at.multipliers) - at.Q[:d, d:]
         diagonal = np.diagonal(at.P)
-        self.level, self.rest = diagonal - diagonal.mean(), 2 - float(at.Q.trace())
+        self.level, self.missing_trace = diagonal - diagonal.mean(), 2 - float(at.Q.trace())
         self.missing = pool.bound + at.slack - pool.margins(form.weight(at))
         self.missing += 2 * pool.margins(between(self.V, self.uneven))
         self.level = self.level - self._diagonal(self.uneven)
@@ -262,9 +262,9 @@ class MaxNormNewton:
 
     def _solve(self, right: Float) -> Float:
         k = len(self.pool)
-        found = self.factor.solve(right[:-1])
-        dt = (float(found[k:].sum()) - float(right[-1])) / float(self.lean[k:].sum())
-        return np.append(found - dt * self.lean, dt)
+        solution = self.factor.solve(right[:-1])
+        dt = (float(solution[k:].sum()) - float(right[-1])) / float(self.lean[k:].sum())
+        return np.append(solution - dt * self.lean, dt)
 
     def _times(self, x: Float) -> Float:
         k, d, V = len(self.pool), self.pool.d, self.V
@@ -275,11 +275,11 @@ class MaxNormNewton:
 
     def step(self, aim: Float, products: Float) -> Step:
         k, d, pull = len(self.pool), self.pool.d, products * self.over
-        wanted = self.forward @ aim @ self.forward.T
-        right = self.missing + pull - 2 * self.pool.margins(wanted[:d, d:])
-        found = self.solve(np.concatenate([right, np.diagonal(wanted) + self.level, [self.rest]]))
-        lam = found[:k]
-        change = np.diag(found[k:-1])
+        target = self.forward @ aim @ self.forward.T
+        right = self.missing + pull - 2 * self.pool.margins(target[:d, d:])
+        solution = self.solve(np.concatenate([right, np.diagonal(target) + self.level, [self.missing_trace]]))
+        lam = solution[:k]
+        change = np.diag(solution[k:-1])
         change[:d, d:] = self.uneven - self.pool.combine(lam)
         change[d:, :d] = change[:d, d:].T
         Q = self.forward.T @ change @ self.forward
@@ -287,4 +287,4 @@ class MaxNormNewton:
 
     def unscaled(self, step: Step) -> Iterate:
         P = self.forward @ step.P @ self.forward.T
-        return Iterate((P + P.T) / 2, step.own, step.slack, step.multipliers)
+        return Iterate((P + P.T) / 2, step.unknowns, step.slack, step.multipliers)

@@ -18,7 +18,7 @@ from attsvm.program.interior_engine import first_rows, paces_of, resumable
 from attsvm.program.rows import Span
 from attsvm.program.schatten import compiled_path
 from attsvm.program.schatten.curved import CurvedPoint
-from attsvm.program.schatten.staged import SMALL_POOL, STAGES, Path
+from attsvm.program.schatten.staged import SMALL_POOL, STAGES, StagedPath
 from attsvm.program.working_set import least
 
 NEAR = 1e-7
@@ -26,14 +26,14 @@ NEAR = 1e-7
 most k^NEAR times as long as the best one, k = min(d, e), and Newton's method has no digits left there."""
 
 SHARE = 0.9
-"""Part of the Frobenius multipliers in a first pool that spans less than the space."""
+"""Share of the Frobenius value in a first pool that spans less than the space."""
 
 ATTEMPTS = (1.5, 4.0, 16.0)
 """Rows of the first pool in units of the Frobenius support; later attempts do not drop rows."""
 
 CERTIFIABLE = 8e-9
 """Relative gap that a certificate accepts, its rounding included: a larger attempt would cost more than the
-first, and gain nothing that is asked for."""
+first, and improve no certificate."""
 
 MANY_KEYS = 1 << 22
 """Numbers in the keys from which BLAS may use all cores."""
@@ -56,8 +56,8 @@ def solve_schatten(program: Constraints, norm: Norm, first: Callable[[], Answer]
 
 def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     """The central path, on all rows where the program is small, else on a pool that changes."""
-    turns = capabilities_of(norm).acts_on == "singular values"
-    end = norm if not turns else nuclear if norm.p < 2 else spectral
+    invariant = capabilities_of(norm).acts_on == "singular values"
+    end = norm if not invariant else nuclear if norm.p < 2 else spectral
     size = _sizes(program)
     candidates = program.active & (size > TINY)
     size = np.where(candidates, size, 1.0)
@@ -66,20 +66,20 @@ def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     program = program.with_required(program.required / unit)
     first, excess = _at_margin_one(program, first)
     best, rows = first, int(np.count_nonzero(candidates))
-    whole = compiled_path.fits(rows, min(program.d, rows), min(program.e, program.n), end)
-    # A nuclear pool has a span of its own; the max-norm sees coordinates, and no other ones serve it.
+    compiled = compiled_path.fits(rows, min(program.d, rows), min(program.e, program.n), end)
+    # A nuclear pool has its own span. The max-norm depends on the coordinates: it keeps them.
     span: Span | None = Span(np.eye(program.d), np.eye(program.e))
-    if turns:
+    if invariant:
         span = None if end == nuclear else Span.of(program)
     for growth in ATTEMPTS:
-        once, chosen = growth == ATTEMPTS[0], candidates
-        if not whole:
+        is_first, pool = growth == ATTEMPTS[0], candidates
+        if not compiled:
             count = int(growth * max(SMALL_POOL / ATTEMPTS[0], first.carriers))
             hard = least(excess / size, candidates & ~program.tied, count)
-            heavy = _heaviest(program.bound, first.multipliers) if once and end == nuclear else hard
-            chosen = candidates & (program.tied | (heavy if np.count_nonzero(heavy) < program.d else hard))
-        path = Path(end, first, STAGES if once else (), span, program.library)
-        answer = working_set.solve_on_pools(program, norm, path, chosen)
+            heavy = _heaviest(program.bound, first.multipliers) if is_first and end == nuclear else hard
+            pool = candidates & (program.tied | (heavy if np.count_nonzero(heavy) < program.d else hard))
+        path = StagedPath(end, first, STAGES if is_first else (), span, program.library)
+        answer = working_set.solve_on_pools(program, norm, path, pool)
         best = min(answer, best, key=lambda answer: answer.gap)
         if best.gap <= CERTIFIABLE or path.solved == rows:
             break
@@ -88,10 +88,10 @@ def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
 
 def _heaviest(bound: Float, multipliers: Float) -> Bool:
     """The rows (n, T) with the largest multipliers of the Frobenius solution: SHARE of its value."""
-    part = np.maximum(multipliers, 0.0) * bound
-    falling = np.sort(part, axis=None)[::-1]
+    value = np.maximum(multipliers, 0.0) * bound
+    falling = np.sort(value, axis=None)[::-1]
     count = int(np.searchsorted(np.cumsum(falling), SHARE * falling.sum()))
-    return np.asarray(part >= falling[count])
+    return np.asarray(value >= falling[count])
 
 
 def _at_margin_one(program: Constraints, answer: Answer) -> tuple[Answer, Float]:
@@ -108,6 +108,6 @@ def _at_margin_one(program: Constraints, answer: Answer) -> tuple[Answer, Float]
 def _sizes(program: Constraints) -> Float:
     """Norms |δ| |z| of the rows (n, T): zero for a token equal to the anchor, or a zero query."""
     out = np.empty(program.active.shape)
-    for part, delta in program.chunks():
-        out[part] = np.linalg.norm(delta, axis=-1)
+    for chunk, delta in program.chunks():
+        out[chunk] = np.linalg.norm(delta, axis=-1)
     return out * np.linalg.norm(program.queries, axis=-1)[:, None]

@@ -73,14 +73,14 @@ class SpectralNewton:
             float(np.vdot(aim, self.square)) + self.excess,
             self.missing + pull,
         )
-        found = self.solve(right)
-        W, t, multipliers = self.system.split(found)
+        solution = self.solve(right)
+        W, t, multipliers = self.system.split(solution)
         corner = self.above.T @ W @ self.below
         P = corner + corner.T + t * self.square
-        return Step(P, aim - P, pull - self.system.ratio * multipliers, multipliers, found)
+        return Step(P, aim - P, pull - self.system.ratio * multipliers, multipliers, solution)
 
     def unscaled(self, step: Step) -> Iterate:
-        W, t, multipliers = self.system.split(step.own)
+        W, t, multipliers = self.system.split(step.unknowns)
         P = t * np.eye(len(step.P))
         P[: self.d, self.d :], P[self.d :, : self.d] = W, W.T
         Q = self.backward @ step.Q @ self.backward.T
@@ -112,7 +112,7 @@ class System:
         return np.concatenate((W.ravel(), (t,), rows))
 
     def split(self, x: Float) -> tuple[Float, float, Float]:
-        """The parts of a vector: W (d, e), t, rows (w,)."""
+        """The inverse of `join`: W (d, e), t, rows (w,)."""
         size = self.entries
         return x[:size].reshape(self.pool.d, self.pool.e), float(x[size]), x[size + 1 :]
 
@@ -157,16 +157,16 @@ class ByWeight:
 
     def solve(self, right: Float) -> Float:
         system, pool = self.system, self.system.pool
-        found, rows = right[: system.entries + 1].copy(), right[system.entries + 1 :]
-        found[:-1] += pool.combine(self.weights * rows).ravel()
-        found = self.factor.solve(found)
+        solution, rows = right[: system.entries + 1].copy(), right[system.entries + 1 :]
+        solution[:-1] += pool.combine(self.weights * rows).ravel()
+        solution = self.factor.solve(solution)
         if self.some_tied:
-            ties = self.border.solve(rows[self.tied] - self.ties @ found)
-            found = found + self.lifted @ ties
-        rows = self.weights * (rows - pool.margins(found[:-1]))
+            ties = self.border.solve(rows[self.tied] - self.ties @ solution)
+            solution = solution + self.lifted @ ties
+        rows = self.weights * (rows - pool.margins(solution[:-1]))
         if self.some_tied:
             rows[self.tied] = ties
-        return np.concatenate((found, rows))
+        return np.concatenate((solution, rows))
 
 
 def gram(rows: Rows, weights: Float) -> Float:
@@ -218,15 +218,15 @@ def inverse_of(system: System) -> Paired:
     # G₁ᵀV₁₁G₁ are 1/(1 − γ²), and their large ones are accurate.
     above = first.T @ system.scaling.forward[:d]
     growth, left = np.linalg.eigh(above @ above.T)
-    left, rest = left[:, ::-1], 1 / np.maximum(growth[::-1][:k], 1.0)
-    half = solve_triangular(first, system.U12, lower=True)
-    core = solve_triangular(second, half.T, lower=True)
+    left, complement = left[:, ::-1], 1 / np.maximum(growth[::-1][:k], 1.0)
+    turned = solve_triangular(first, system.U12, lower=True)
+    core = solve_triangular(second, turned.T, lower=True)
     right, triangle = np.linalg.qr(core @ left[:, :k], mode="complete")
     right[:, :k] *= np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
     left = solve_triangular(first, left, lower=True, trans=1).T  # G₁⁻¹
     right = solve_triangular(second, right, lower=True, trans=1).T  # G₂⁻¹
-    gamma = np.sqrt(1 - rest)
-    twice = 2 * (rest[:, None] + rest - rest[:, None] * rest)
+    gamma = np.sqrt(1 - complement)
+    twice = 2 * (complement[:, None] + complement - complement[:, None] * complement)
     direct = np.full((d, e), 0.5)
     direct[:k, :k] = 1 / twice
     return Paired(left, right, direct, -gamma[:, None] * gamma / twice)

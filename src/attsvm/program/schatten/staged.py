@@ -33,7 +33,7 @@ STAGES = ((1e-1, 0.2), (1e-2, 0.07), (1e-4, 0.015))
 """(gap, excess): once the gap is reached, only rows with a smaller excess stay, and violated ones join."""
 
 MORE = 1.1
-"""By how much more than needed W moves towards the Frobenius solution."""
+"""W moves this many times as far as needed towards the Frobenius solution."""
 
 ROOM = 1.2
 """The start is this multiple of the Frobenius solution: every row has slack."""
@@ -42,7 +42,7 @@ Stages = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class PathPoint:
     """A point of the path over some rows, in the coordinates of a span."""
 
     form: Form
@@ -54,19 +54,19 @@ class Point:
         return self.span.expand(self.form.weight(self.at))
 
 
-class Path:
+class StagedPath:
     """The central path over a pool, resumed when rows leave and join: an engine.
 
-    From a point close to the optimum of a smaller pool the central path of a larger one is hardly
-    reached any more: what joins after the last stage is solved from the point after the first.
+    From a point close to the optimum of a smaller pool the central path of a larger one is hard to reach:
+    a pool that grows after the last stage is solved from the point after the first stage.
     first: the Frobenius solution at the required margins; stages: see STAGES.
-    span: that of all rows, or None where each pool has its own; gpu: what holds the keys there.
+    span: that of all rows, or None where each pool has its own; gpu: the library that holds keys on a GPU.
     """
 
     def __init__(self, norm: Norm, first: Answer, stages: Stages, span: Span | None, gpu: Any = None) -> None:
         self.norm, self.first, self.stages, self.span, self.gpu = norm, first, stages, span, gpu
-        self.point: Point | None = None
-        self.early: Point | None = None
+        self.point: PathPoint | None = None
+        self.early: PathPoint | None = None
         self.solved = 0
 
     def __call__(self, rows: Rows) -> Stage:
@@ -87,8 +87,8 @@ class Path:
 
         at = advance(start.form, start.at, gap, goal)
         if self.early and self.point is not self.early and gap(at) > goal:
-            again = self._moved(self.early, rows, start.form, start.span)
-            at = advance(start.form, again, gap, goal)
+            early = self._moved(self.early, rows, start.form, start.span)
+            at = advance(start.form, early, gap, goal)
         if self.point and gap(at) > max(goal, GAP_ENOUGH):  # no path leads here from another pool
             at = advance(start.form, self._first(rows, start.form, start.span), gap, goal)
         point = replace(start, at=at)
@@ -104,7 +104,7 @@ class Path:
         return Stage(candidate, final=False, retained=retained | rows.tied)
 
     def _compiled(self, rows: Rows) -> Candidate | None:
-        """What the compiled path finds, if the pool is small and all rows are alike."""
+        """The answer of the compiled path, if the pool is small and every row has a bound."""
         span = rows.span
         if not (rows.bound > 0).all() or not compiled_path.fits(len(rows), *span.shape, self.norm):
             return None
@@ -112,43 +112,43 @@ class Path:
         W, multipliers, gap = compiled_path.solve_small(rows.within(span), self.norm, *start, GAP_GOAL)
         return Candidate(span.expand(W), multipliers, gap)
 
-    def _start(self, rows: Rows) -> Point:
-        """The first point, near the Frobenius solution, or the one before over other rows."""
+    def _start(self, rows: Rows) -> PathPoint:
+        """The first point, near the Frobenius solution, or the previous point over these rows."""
         span = self.span or rows.span
         pool = rows.within(span)
         form = _form(self.norm, pool, self.gpu)
         at = self._moved(self.point, rows, form, span) if self.point else self._first(rows, form, span)
-        return Point(form, span, at)
+        return PathPoint(form, span, at)
 
     def _first(self, rows: Rows, form: Form, span: Span) -> Iterate:
         W = ROOM * self.first.W
         slack = np.maximum(rows.margins(W) - rows.bound, 0.1) * ~rows.tied
         return form.start(span.reduce(W), slack, rows.pick(self.first.multipliers) * rows.length)
 
-    def _moved(self, point: Point, rows: Rows, form: Form, span: Span) -> Iterate:
-        """The same point over other rows in another span: what is new enters near the central path."""
-        before, at, mean = point.form.pool, point.at, mean_product(point.form, point.at)
-        known = rows.pick(before.spread(np.ones(len(before)))) > 0
+    def _moved(self, point: PathPoint, rows: Rows, form: Form, span: Span) -> Iterate:
+        """The same point over other rows in another span: new rows enter near the central path."""
+        previous, at, mean = point.form.pool, point.at, mean_product(point.form, point.at)
+        old = rows.pick(previous.spread(np.ones(len(previous)))) > 0
         margins = rows.margins(point.W)
         turn = block_diag(span.left.T @ point.span.left, span.right.T @ point.span.right)
         beyond = np.eye(len(turn)) - turn @ turn.T
         P, Q = turn @ at.P @ turn.T + mean * beyond, turn @ at.Q @ turn.T + beyond
-        slack, multipliers = (rows.pick(before.spread(x)) for x in (at.slack, at.multipliers))
+        slack, multipliers = (rows.pick(previous.spread(x)) for x in (at.slack, at.multipliers))
         if isinstance(form, NuclearForm) and form.pool.d < rows.d:
             # Far from the path of a small pool: W moves towards the Frobenius solution until all rows have
             # slack, and λ shrinks until M is no longer than it was.
-            new, plain = ~known, rows.margins(self.first.W) * ~rows.tied
+            new, plain = ~old, rows.margins(self.first.W) * ~rows.tied
             short = MORE * float(((rows.bound - margins)[new] / plain[new]).max(initial=0.0))
             P += short * form.lift(span.reduce(self.first.W))
             margins, slack = margins + short * plain, slack + short * plain
             products = float(np.vdot(P, Q)) + float(slack @ multipliers)
-            mean = products / (len(P) + np.count_nonzero(known))
-            multipliers = np.where(known, multipliers, mean / np.maximum(margins - rows.bound, 0.01))
+            mean = products / (len(P) + np.count_nonzero(old))
+            multipliers = np.where(old, multipliers, mean / np.maximum(margins - rows.bound, 0.01))
             multipliers = form.inside(multipliers, Q[: form.pool.d, form.pool.d :])
             Q = form.pair(multipliers)
         fresh = np.maximum(margins - rows.bound, 0.01)
-        slack = np.where(known, slack, fresh)
-        multipliers = np.where(known | (multipliers != 0), multipliers, mean / fresh)
+        slack = np.where(old, slack, fresh)
+        multipliers = np.where(old | (multipliers != 0), multipliers, mean / fresh)
         return Iterate((P + P.T) / 2, (Q + Q.T) / 2, slack, multipliers)
 
 
