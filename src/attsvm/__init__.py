@@ -106,16 +106,16 @@ if TYPE_CHECKING:
     )
     from attsvm.program.certificate import Certificate as Certificate
     from attsvm.program.finite_part import finite_part as finite_part
-    from attsvm.program.joint import (
-        JointMargin as JointMargin,
-        joint_margin as joint_margin,
-    )
     from attsvm.program.max_margin import (
         max_margin as max_margin,
         separable as separable,
         separate as separate,
     )
-    from attsvm.program.selections import selections as selections
+    from attsvm.program.selections import (
+        JointMargin as JointMargin,
+        joint_margin as joint_margin,
+        selections as selections,
+    )
     from attsvm.program.solution import (
         NotCertified as NotCertified,
         NotSeparable as NotSeparable,
