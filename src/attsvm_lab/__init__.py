@@ -7,22 +7,11 @@ lab.figures.ALL["two-clouds"]       a published figure, with checks of its numbe
 lab.sweep("study.toml")             a grid of trainings, with intervals
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attsvm._support.lazy import defining_modules, load
+from attsvm._support.lazy import exports
 
-_HOME = defining_modules(__name__)
-
-__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, name, _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
-
+__getattr__, __dir__, __all__ = exports(__name__)
 
 if TYPE_CHECKING:
     from attsvm_lab import claims as claims, figures as figures

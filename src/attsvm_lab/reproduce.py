@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from attsvm._support.workers import using
-from attsvm.plotting.svg import write_svg
+from attsvm.plotting.style import write_svg
 from attsvm.training.compilation import few_optimisations
 from attsvm_lab import figures
 from attsvm_lab.figures import KINDS, Check, Figure, Provenance, Scale, Status

@@ -6,8 +6,7 @@ from numba import njit
 
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
-from attsvm.numbers.compiled import exponential, log_one_plus
-from attsvm.numbers.halves import BRAIN, HALF, widen
+from attsvm.numbers.compiled import BRAIN, HALF, exponential, log_one_plus, widen
 from attsvm.probe import AttentionProbe
 from attsvm.probe.fitting.evaluation import evaluate
 from tests.probe.cases import problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +15,12 @@ def defining_modules(package: str) -> dict[str, str]:
     block = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
     imports = (node for node in block.body if isinstance(node, ast.ImportFrom) and node.module)
     return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package whose public names load at first use."""
+    modules = defining_modules(package)
+    return (lambda name: load(package, name, modules)), (lambda: sorted(modules)), list(modules)
 
 
 def load(package: str, name: str, modules: dict[str, str]) -> Any:

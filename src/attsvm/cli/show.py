@@ -122,7 +122,7 @@ def _limit(path: Path) -> Norm | None:
 
 
 def _draw(canvas: Any, picture: File) -> None:
-    from attsvm.plotting.svg import write_svg
+    from attsvm.plotting.style import write_svg
 
     with naming_disk_errors(picture):
         if picture.suffix == ".svg":

@@ -1,11 +1,14 @@
-"""Random models and paper instances: functions that return Tokens and a head."""
+"""Random models and paper instances: functions that return Tokens and a head.
+
+random.py: the random models of the core papers; paper_instances.py: small instances of three papers, and
+published.py the authors' draws. The other files have the data of one paper each; a new paper gets a file.
+"""
 
 from typing import NoReturn
 
 from attsvm._support.lazy import no_attribute
 from attsvm.datasets import published as published
 from attsvm.datasets.benign_overfitting import flipped_examples, signal_and_noise, signal_beside_noise
-from attsvm.datasets.counting import separable_share
 from attsvm.datasets.even_pairs import even_pairs, parity
 from attsvm.datasets.match_and_copy import match_and_copy
 from attsvm.datasets.one_location import LocationRisk, Overlaps, one_location
@@ -20,7 +23,7 @@ from attsvm.datasets.paper_instances import (
 )
 from attsvm.datasets.random import orthogonal, prompt_sphere, sphere
 from attsvm.datasets.sinks import trigger_means
-from attsvm.datasets.sparse_signals import capacity, planted, sparse_signals
+from attsvm.datasets.sparse_signals import capacity, planted, separable_share, sparse_signals
 
 __all__ = [
     "LocationRisk",

@@ -1,22 +1,17 @@
-"""Next-token prediction: corpora, priority graphs and Markov chains → the same Tokens and programs."""
+"""Next-token prediction: corpora, priority graphs and Markov chains, as `Tokens` and programs.
 
-from typing import TYPE_CHECKING, Any
+corpus.py: sentences as arrays and text; generators.py and topics.py: random corpora. priorities.py: which
+token a corpus puts above which; problems.py: a corpus as `Tokens`; programs.py: its max-margin programs.
+markov.py: the chain of an attention layer; likelihood.py: its logits from sentences. model.py: the one-layer
+transformer; two_stage.py: its training.
+"""
 
-from attsvm._support.lazy import defining_modules, load
+from typing import TYPE_CHECKING
+
+from attsvm._support.lazy import exports
 
 # Modules load at first use: analysing a corpus needs neither JAX nor the solvers.
-_HOME = defining_modules(__name__)
-
-__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, name, _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
+__getattr__, __dir__, __all__ = exports(__name__)
 
 if TYPE_CHECKING:
     from attsvm.next_token.corpus import Corpus as Corpus, collocations as collocations

@@ -2,9 +2,9 @@
 
 stored/: arrays that stay in a file, on a GPU or on a cluster, one file per place. files.py reads and writes
 files of arrays, in the formats of archives.py; atomic_write.py replaces a file at once. library.py: one
-interface for arrays of torch and JAX. compiled.py: how loops are compiled, and functions that vectorise in
-them. threads.py: how loops use the cores. halves.py: numbers of 16 bits in loops. doubled.py: numbers of
-twice the precision. linear.py: Cholesky factors and conjugate gradients.
+interface for arrays of torch and JAX. compiled.py: how loops are compiled, with functions that vectorise and
+numbers of 16 bits in them. threads.py: how loops use the cores. doubled.py: numbers of twice the precision.
+linear.py: Cholesky factors and conjugate gradients.
 """
 
 from __future__ import annotations

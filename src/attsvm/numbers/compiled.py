@@ -1,4 +1,4 @@
-"""How loops are compiled: once, cached on disk, without the interpreter's lock.
+"""How loops are compiled: once, cached on disk, without the interpreter's lock. What loops need beyond numba.
 
 The first call waits for the compiler. Therefore a loop is compiled only where NumPy would be slow, each array
 enters with one type and contiguous, no array is allocated, reshaped or assigned as a whole inside, and few
@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
-from numba.extending import register_jitable
+from numba import njit, types
+from numba.extending import overload, register_jitable
+from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -70,3 +71,48 @@ def log_one_plus(x):  # type: ignore[no-untyped-def]
     for odd in (33, 31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1):
         total = total * square + 1.0 / odd
     return 2.0 * w * total
+
+
+# ---------------------------------------------------------------------- numbers of 16 bits
+# numba supports neither float16 nor bfloat16.
+
+HALF, BRAIN = 13, 16
+"""Shifts that turn bits of float16 and bfloat16 into float32; a float16 is then SCALE times too small."""
+
+SCALE = 2.0**112
+
+
+@inner
+def shifted(bits, shift):  # type: ignore[no-untyped-def]
+    """The shifted bits of a finite number of 16 bits, as those of a float32; subnormal numbers included."""
+    b = np.uint32(bits)
+    return ((b & np.uint32(0x8000)) << np.uint32(16)) | ((b & np.uint32(0x7FFF)) << np.uint32(shift))
+
+
+def single(number: Any, shift: int) -> Any:
+    """The float32 of 16 bits, infinity and NaN included; numbers of other types are returned unchanged."""
+    raise TypeError("`single` is for compiled loops. Widen arrays by `widen`.")
+
+
+@overload(single, jit_options={"fastmath": set(REORDERED)})
+def _single(number, shift):  # type: ignore[no-untyped-def]
+    if number != types.uint16:
+        return lambda number, shift: number
+
+    def widened(number, shift):  # type: ignore[no-untyped-def]
+        endless = np.uint32(0x70000000 if number & np.uint32(0x7C00) == np.uint32(0x7C00) else 0)
+        wide = np.uint32(shifted(number, shift) | endless).view(np.float32)
+        return np.float32(SCALE if shift == HALF else 1.0) * wide
+
+    return widened
+
+
+@compiled
+def widen(
+    bits: NDArray[np.uint16], shift: int, centre: NDArray[np.float32], out: NDArray[np.float32]
+) -> None:
+    """x − centre in float32 of numbers of 16 bits: (m, d), (d,) → out (m, d)."""
+    m, d = bits.shape
+    for t in range(m):
+        for c in range(d):
+            out[t, c] = single(bits[t, c], shift) - centre[c]

@@ -21,8 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm.data.selection import as_selected
 from attsvm.data.tokens import Tokens
 from attsvm.numbers import Bool, Float
-from attsvm.numbers.compiled import compiled
-from attsvm.numbers.halves import BRAIN, HALF, SCALE, shifted
+from attsvm.numbers.compiled import BRAIN, HALF, SCALE, compiled, shifted
 from attsvm.numbers.stored import ComputesMargins, Stored
 from attsvm.numbers.threads import in_threads
 from attsvm.program.units import Units, near_one, proportional

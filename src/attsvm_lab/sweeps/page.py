@@ -8,7 +8,7 @@ from typing import Any
 
 from attsvm import __version__
 from attsvm._support.pages import asset, escaped, page as in_one_file
-from attsvm.plotting.svg import write_svg
+from attsvm.plotting.style import write_svg
 from attsvm_lab.report.html import line, picture, table
 from attsvm_lab.sweeps.drawing import CellEstimate, Layout, draw_curves, draw_map
 from attsvm_lab.sweeps.intervals import Estimate

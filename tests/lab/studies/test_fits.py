@@ -8,8 +8,7 @@ import pytest
 from scipy.special import expit
 
 import attsvm as att
-from attsvm.datasets.counting import face_shares, separable_share
-from attsvm.datasets.sparse_signals import cone_distance
+from attsvm.datasets.sparse_signals import cone_distance, face_shares, separable_share
 from attsvm_lab.sweeps.plugins import plugin
 from attsvm_lab.sweeps.study import read_study
 

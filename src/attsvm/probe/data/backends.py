@@ -110,7 +110,7 @@ class Host:
     def centred(self, raw: Array, centre: Array, out: Array = None) -> Array:
         """x − centre (m, d)."""
         if raw.itemsize == 2 and raw.dtype.kind in "fu" and self.dtype == np.float32:
-            from attsvm.numbers.halves import BRAIN, HALF, widen
+            from attsvm.numbers.compiled import BRAIN, HALF, widen
 
             out = np.empty(raw.shape, np.float32) if out is None else out
             bits = np.require(raw, None, ["C", "A"]).view(np.uint16)

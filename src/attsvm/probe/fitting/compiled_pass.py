@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.numbers import Array, Float, Index
-from attsvm.numbers.compiled import compiled, exponential, inner, log_one_plus
-from attsvm.numbers.halves import BRAIN, HALF, single
+from attsvm.numbers.compiled import BRAIN, HALF, compiled, exponential, inner, log_one_plus, single
 from attsvm.probe.data.backends import Host
 from attsvm.probe.fitting.objective import BlockSums, ProbeBatch
 
