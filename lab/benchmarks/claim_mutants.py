@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
-from attsvm.training.train import record_steps
+from attsvm.training.inputs import record_steps
 from attsvm_lab.claims import by_module
 from attsvm_lab.claims.claim import Claim
 

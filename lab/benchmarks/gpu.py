@@ -10,15 +10,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import jax
 import numpy as np
 
 import attsvm as att
-from attsvm.training import devices, engine, train
-from attsvm.training.plan import Plan
-from attsvm.training.ties import decided
+from attsvm.training import devices, engine
+from attsvm.training.data import with_scores
+from attsvm.training.plan import Model, Plan
 
 STEPS, LR = 2_000, 0.1
 PATIENCE = 60
@@ -67,15 +66,19 @@ def loop_alone(runs: int, dtype: type) -> None:
     ways = {"one kernel": (False, True), "runs last": (True, False), "runs first": (False, False)}
     for name, (lanes, fused) in ways.items():
         with jax.enable_x64(True):
-            model = train._model(tokens, att.FullWeight(), att.logistic, runs)
-            plan = Plan(replace(model, runs_last=lanes, fused=fused), rule, None)
+            on_cpu = jax.default_backend() == "cpu"
+            model = Model(
+                att.FullWeight(), att.logistic, True, True, runs_last=lanes, cpu=on_cpu, fused=fused
+            )
+            plan = Plan(model, rule, None)
             start = {"W": np.zeros((runs, 10, 10), dtype)}
             start = start, att.Linear(v.astype(dtype)), None
-            data, scores = decided(tokens, start[1], False)
-            (part,) = devices.parts(devices.shared(model, data, start, runs), plan, data, scores, start)
+            data, scores = with_scores(tokens, start[1], False)
+            share = devices.sharing(model, data, start, runs)
+            (chunk,) = devices.chunks_of(share, plan, data, scores, start)
             lengths = np.zeros(64, np.int64)
             lengths[0] = STEPS
-            given = (plan, part.data, part.scores, part.state, lengths, 1)
+            given = (plan, chunk.data, chunk.scores, chunk.state, lengths, 1)
             begin = time.perf_counter()
             compiled = engine.advance.of(*given).lower(*given).compile()
             compiling = time.perf_counter() - begin

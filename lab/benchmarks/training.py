@@ -22,7 +22,7 @@ from scipy.optimize import nnls
 
 from attsvm import Tokens, frobenius
 from attsvm.datasets import sphere
-from attsvm.training import devices
+from attsvm.training import devices, driver
 from attsvm.training.optimizers import steepest
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
@@ -149,14 +149,14 @@ def small(turns: int = 5) -> None:
 
 def cores(turns: int = 7) -> None:
     """Runs in parts on several cores against one, by the wall clock and in turn."""
-    here = devices._cores() if "OMP_NUM_THREADS" not in os.environ else 2
+    here = devices.cores() if "OMP_NUM_THREADS" not in os.environ else 2
     counts = [count for count in (1, 2, 4, 8, 16) if count <= here]
     print("\n| runs | cores | times as fast as one, turn by turn |\n|---|---|---|")
     for runs, steps in ((RUNS, 10_000), (16 * RUNS, 1_000)):
         tokens, v = sphere(6, 8, 10, seed=range(runs))
 
         def go(count: int, tokens: Tokens = tokens, v: np.ndarray = v, steps: int = steps) -> None:
-            devices._cores = lambda: count
+            devices.cores = driver.cores = lambda: count
             ours(tokens, v, steps)
 
         works = {str(count): partial(go, count) for count in counts}

@@ -17,8 +17,8 @@ import numpy as np
 import optax
 
 import attsvm as att
-from attsvm.training import fused, streaming, sums
-from attsvm.training.batches import Batches, choice, on_host
+from attsvm.training import fused, plan, streaming
+from attsvm.training.batches import Batches, on_host
 from attsvm.training.prediction_heads import LogOdds, QuadraticPenalty, ReLUNetwork, SquaredError
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, MultiHead
 
@@ -322,7 +322,7 @@ def error(case: Case) -> float:
     batch = Batches(max(1, case.n - 1), seed=case.seed) if case.route == "mini-batch" else None
     with ExitStack() as stack:
         if case.route == "blocks":
-            stack.enter_context(mock.patch.multiple(sums, LARGE=0, CACHED=2 * case.T * 3))
+            stack.enter_context(mock.patch.multiple(plan, LARGE=0, CACHED=2 * case.T * 3))
         if case.route == "stream":
             stack.enter_context(mock.patch.object(streaming, "too_large", lambda _: True))
             stack.enter_context(mock.patch.object(streaming, "READ", 16 * case.T * case.d))
@@ -341,7 +341,7 @@ def error(case: Case) -> float:
             **options,
         )
     if batch is not None:
-        places = np.sort(on_host(choice(batch), np.uint64(case.seed), case.n, 0))
+        places = np.sort(on_host(batch.form, np.uint64(case.seed), case.n, 0))
         parts = (tokens.keys, tokens.queries, tokens.labels, tokens.mask, tokens.values)
         axis = int(case.data_runs)
         keys, queries, labels, mask, values = (np.take(x, places, axis) for x in parts)

@@ -10,10 +10,9 @@ import pytest
 from attsvm import Tokens
 from attsvm.datasets import sphere
 from attsvm.training import attention
-from attsvm.training.data import arrays
+from attsvm.training.data import arrays, equal_values
 from attsvm.training.losses import correlation, exponential, logistic
 from attsvm.training.prediction_heads import Linear, QuadraticPenalty, ReLUNetwork
-from attsvm.training.ties import equal_values
 
 pytestmark = pytest.mark.quick
 

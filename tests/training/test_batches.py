@@ -7,7 +7,7 @@ import pytest
 from attsvm import Tokens, frobenius, linf
 from attsvm.datasets import sphere
 from attsvm.training import batches, streaming
-from attsvm.training.batches import Batches, Choice
+from attsvm.training.batches import Batches, BatchForm
 from attsvm.training.optimizers import adam, gd, polyak, steepest
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
@@ -15,7 +15,7 @@ from attsvm.training.train import train
 N, SIZE, STEPS = 5, 2, 6
 CLOSE = 1e-9  # a few steps in float64 against mpmath's gradients; another batch shows at 1e-2
 ROUNDING = 1e-11  # what 60 steps make of sums in another order
-FORMS = {order: Choice(SIZE, order == "replacement") for order in batches.ORDERS}
+FORMS = {order: BatchForm(SIZE, order == "replacement") for order in batches.ORDERS}
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_batches_of_a_file_are_read_alone_and_train_as_in_memory(tmp_path, monke
     mapped = Tokens(
         np.memmap(tmp_path / "keys", np.float64, "r", shape=file.shape), tokens.queries, tokens.labels
     )
-    monkeypatch.setattr("attsvm.training.data.COPY_LIMIT", 0)
+    monkeypatch.setattr("attsvm.training.inputs.COPY_LIMIT", 0)
     monkeypatch.setattr(streaming, "SHARE", 0.0)
     before = mapped.keys.passes
     for batch in (SIZE, Batches(SIZE, 3, "replacement")):

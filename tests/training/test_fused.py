@@ -12,10 +12,11 @@ from attsvm import Entrywise, Tokens, frobenius, l1, spectral
 from attsvm.datasets import sphere
 from attsvm.next_token import log2_toy, train_choice
 from attsvm.training import fused
+from attsvm.training.inputs import _rules
 from attsvm.training.losses import exponential, logistic
 from attsvm.training.optimizers import gd, mirror, polyak, steepest
 from attsvm.training.prediction_heads import Linear, QuadraticPenalty
-from attsvm.training.train import _rules, train
+from attsvm.training.train import train
 from attsvm.training.weights import FULL, KeyQuery
 
 AVAILABLE = fused.available
@@ -143,7 +144,7 @@ def test_what_the_kernel_leaves_to_the_loop(problem, kernel):
 
     def served(weight=FULL, head=None, rule=NGD, train_head=None, given=tokens):
         head = Linear(v) if head is None else head
-        return fused.serves(given, weight, head, logistic, _rules(rule, train_head, weight, head, given))
+        return fused.serves(given, weight, head, logistic, _rules(rule, train_head, weight))
 
     assert served()
     assert not served(weight=KeyQuery())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attsvm as att
-from attsvm.training import data, streaming
+from attsvm.training import inputs, streaming
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, KeyQuery, MultiHead
 
 N, T, D = 4, 3, 4
@@ -87,7 +87,7 @@ def test_a_token_that_differs_where_no_weight_sees_it_hides_no_other_of_its_exam
 
 
 def test_keys_in_a_file_are_seen_as_those_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "COPY_LIMIT", 0)  # as if they were too large to be read
+    monkeypatch.setattr(inputs, "COPY_LIMIT", 0)  # as if they were too large to be read
     tokens, _ = problem("diagonal")
     np.save(tmp_path / "keys.npy", tokens.keys)
     stays = att.Tokens(np.load(tmp_path / "keys.npy", mmap_mode="r"), tokens.queries, mask=tokens.mask)

@@ -13,7 +13,7 @@ import pytest
 
 from attsvm import frobenius, l1, linf, spectral
 from attsvm.datasets import sphere
-from attsvm.training import devices, lazy_records, runs as runs_axis
+from attsvm.training import devices, driver, engine, runs as runs_axis
 from attsvm.training.compilation import local_devices
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.optimizers import adam, gd, mirror, steepest
@@ -75,8 +75,8 @@ def without_runs_last(monkeypatch, **other):
         return replace(made(*given), **{"runs_last": False} | other)
 
     module = sys.modules["attsvm.training.train"]
-    made = module._model
-    monkeypatch.setattr(module, "_model", model)
+    made = module.model_of
+    monkeypatch.setattr(module, "model_of", model)
 
 
 def assert_close(path, other):
@@ -121,12 +121,13 @@ def test_runs_in_parts_end_in_the_same_bits(cores, cached, shared, monkeypatch, 
     tokens, v = sphere(3, 4, 5, seed=range(count))
     given = (tokens.run(0), v[0]) if shared else (tokens, v)
     whole = run(*given, init=uniform(range(count)))
-    found, parts = [], devices.parts
-    monkeypatch.setattr(devices, "_cores", lambda: cores)
+    chunked, chunks_of = [], driver.chunks_of
+    for module in (devices, driver):
+        monkeypatch.setattr(module, "cores", lambda: cores)
     monkeypatch.setattr(devices, "CACHED", cached)
-    monkeypatch.setattr(devices, "parts", lambda *given: found.append(parts(*given)) or found[-1])
+    monkeypatch.setattr(driver, "chunks_of", lambda *given: chunked.append(chunks_of(*given)) or chunked[-1])
     parted = run(*given, init=uniform(range(count)))
-    assert len(found[0]) == 2
+    assert len(chunked[0]) == 2
     for name in ("W", "loss", "stopped"):
         np.testing.assert_array_equal(getattr(parted, name), getattr(whole, name))
     longer = run(*given, steps=90, resume=parted)
@@ -158,7 +159,7 @@ def test_the_last_finite_weight_does_not_depend_on_where_calls_end(problem, monk
 
 def test_calls_with_room_for_one_record_reach_the_end(problem, monkeypatch):
     usual = run(*problem, record=[7, 59])
-    monkeypatch.setattr(lazy_records, "MOST_BYTES", 1)
+    monkeypatch.setattr(engine, "MOST_BYTES", 1)
     again = run(*problem, record=[7, 59])
     for name in ("W", "loss", "log_excess"):
         np.testing.assert_array_equal(getattr(again, name), getattr(usual, name))

@@ -14,7 +14,7 @@ import pytest
 
 from attsvm import Interrupted, Path, Schatten, Tokens, frobenius, spectral
 from attsvm._support import progress
-from attsvm.training import driver, lazy_records, segments
+from attsvm.training import driver, engine, segments
 from attsvm.training.batches import Batches
 from attsvm.training.init import gaussian
 from attsvm.training.losses import exponential
@@ -50,7 +50,7 @@ def run(tokens, v, **options):
 def short_segments(monkeypatch):
     """Calls of at most 7 steps, with room for few records."""
     monkeypatch.setattr(segments, "SEGMENT", 0.0)
-    monkeypatch.setattr(lazy_records, "MANY", 80)
+    monkeypatch.setattr(engine, "MANY", 80)
     monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 7)
 
 

@@ -7,7 +7,7 @@ import pytest
 from attsvm import Path, Tokens, compare, frobenius, max_margin, regularisation_path, spectral
 from attsvm.datasets import sphere
 from attsvm.training import streaming
-from attsvm.training.batches import Batches, Choice, on_host
+from attsvm.training.batches import Batches, BatchForm, on_host
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.optimizers import adam, gd, polyak, steepest
 from attsvm.training.prediction_heads import Linear, LogOdds
@@ -176,7 +176,7 @@ def test_a_run_cut_in_two_saved_and_loaded_is_the_whole_run(weight, problem, tmp
     assert np.abs(whole.final[0] - whole.final[1]).max() > 1e-2
 
 
-@pytest.mark.parametrize(("heads", "form"), [(H, Choice(2, False)), (3, Choice(3, True))])
+@pytest.mark.parametrize(("heads", "form"), [(H, BatchForm(2, False)), (3, BatchForm(3, True))])
 def test_a_mini_batch_of_heads_that_stay_is_a_step_on_its_examples(heads, form, problem):
     v = np.random.default_rng(6).standard_normal((heads, 5))
     batch = Batches(form.size, 4, "replacement" if form.replacement else "shuffled")
@@ -194,8 +194,8 @@ def test_heads_train_from_a_file_and_in_blocks_as_from_memory(problem, tmp_path,
     mapped = np.memmap(tmp_path / "keys", np.float64, "r", shape=file.shape)
     stored = Tokens(mapped, problem.queries, problem.labels)
     expected = run(problem, polyak(0.1), init=gaussian(0))
-    monkeypatch.setattr("attsvm.training.data.COPY_LIMIT", 0)
-    monkeypatch.setattr("attsvm.training.sums.CACHED", 2 * 4 * 5)
+    monkeypatch.setattr("attsvm.training.inputs.COPY_LIMIT", 0)
+    monkeypatch.setattr("attsvm.training.plan.CACHED", 2 * 4 * 5)
     np.testing.assert_allclose(
         run(stored, polyak(0.1), init=gaussian(0)).final, expected.final, atol=ROUNDING
     )

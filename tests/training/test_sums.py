@@ -28,7 +28,7 @@ def test_chunks_of_very_different_scale_add_up():
 @pytest.mark.parametrize("head", [Linear(V), QuadraticPenalty(V, 0.5)], ids=["linear", "quadratic"])
 def test_examples_in_blocks_have_the_sums_of_all_at_once(head, tmp_path):
     _, wide = tokens_on_disk(tmp_path, np.float32)
-    asked, W = sums.Asked(slope=True, pull=True, loss=True, excess=isinstance(head, Linear)), np.ones((4, 2))
+    asked, W = sums.Needed(slope=True, pull=True, loss=True, excess=isinstance(head, Linear)), np.ones((4, 2))
 
     def see(data, block):
         sum_up = jax.jit(lambda data: sums.over_examples(asked, logistic, data, W, head, None, block))
@@ -48,7 +48,7 @@ def test_half_precision_is_widened_block_by_block():
     def held(block):
         def see(keys, queries):
             data = Data(keys, queries, queries[:, 0], None, None)
-            asked = sums.Asked(slope=True)
+            asked = sums.Needed(slope=True)
             return sums.over_examples(
                 asked, logistic, data, np.ones((32, 1)), Linear(np.ones(32)), None, block
             )

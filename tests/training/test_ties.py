@@ -8,10 +8,10 @@ import pytest
 
 import attsvm as att
 from attsvm.data.equal_keys import equal_rows
-from attsvm.training import streaming, sums
-from attsvm.training.batches import choice, on_host
+from attsvm.training import plan, streaming
+from attsvm.training.batches import on_host
+from attsvm.training.data import linear_scores
 from attsvm.training.prediction_heads import LogOdds, QuadraticPenalty, ReLUNetwork
-from attsvm.training.ties import linear_scores
 from attsvm.training.weights import Diagonal, KeyQuery, MultiHead
 
 FAR = 200.0
@@ -82,7 +82,7 @@ def moved(weight, head, route, runs):
             stack.enter_context(mock.patch.object(streaming, "too_large", lambda _: True))
             stack.enter_context(mock.patch.object(streaming, "READ", 8 * T * (D + C)))
         if route == "blocks":
-            stack.enter_context(mock.patch.multiple(sums, LARGE=0, CACHED=T * (D + C)))
+            stack.enter_context(mock.patch.multiple(plan, LARGE=0, CACHED=T * (D + C)))
         if route == "mini-batch":
             options["batch"] = BATCH
         path = att.train(
@@ -105,7 +105,7 @@ def moved(weight, head, route, runs):
 
 @pytest.mark.parametrize(("weight", "head", "route", "runs"), CASES)
 def test_a_token_with_the_value_of_the_winner_hides_no_other(weight, head, route, runs):
-    examples = on_host(choice(BATCH), BATCH.seed, N, 0) if route == "mini-batch" else np.arange(N)
+    examples = on_host(BATCH.form, BATCH.seed, N, 0) if route == "mini-batch" else np.arange(N)
     way = steepest(head, examples)
     wanted = np.einsum("dd->d", way) if weight == "diagonal" else way
     for one in moved(weight, head, route, runs):

@@ -12,12 +12,13 @@ import pytest
 from attsvm import Tokens, frobenius, max_margin, spectral
 from attsvm.data.equal_keys import merged
 from attsvm.datasets import sphere
-from attsvm.training import data, engine
+from attsvm.training import engine
 from attsvm.training.init import gaussian, uniform
+from attsvm.training.inputs import in_place, record_steps
 from attsvm.training.losses import correlation, exponential, logistic
 from attsvm.training.optimizers import gd, mirror, polyak, scale_free, steepest
 from attsvm.training.prediction_heads import Linear, QuadraticPenalty, ReLUNetwork
-from attsvm.training.train import record_steps, train
+from attsvm.training.train import train
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 
 NGD = steepest(frobenius, 0.1)
@@ -447,13 +448,13 @@ def test_tokens_of_one_key_are_trained_by_the_mean_of_their_values(doubled):
 
 def test_tokens_of_one_key_in_a_file_count_as_those_in_memory(doubled, tmp_path, monkeypatch):
     (tokens, v, ends), maps = doubled, {}
-    monkeypatch.setattr(data, "COPY_LIMIT", 0)  # as if they were too large to be read
+    monkeypatch.setattr("attsvm.training.inputs.COPY_LIMIT", 0)  # as if they were too large to be read
     monkeypatch.setattr("attsvm.numbers.stored.array.PART", tokens.T * tokens.d)  # one example at a time
     for name in ("keys", "values"):
         np.save(tmp_path / f"{name}.npy", getattr(tokens, name))
         maps[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
     stays = Tokens(maps["keys"], tokens.queries, tokens.labels, values=maps["values"])
-    assert data.in_place(stays).stored
+    assert in_place(stays).stored
     for part in (slice(0, 3), slice(1, 3), slice(2, 3)):
         assert np.array_equal(merged(stays).values[part], merged(tokens).values[part])
     for init in (None, 3_000 * ends):

@@ -1,4 +1,4 @@
-"""Mini-batches: which examples a step looks at, as a seed and the number of the step tell."""
+"""Mini-batches: which examples a step takes, computed from a seed and the number of the step."""
 
 from __future__ import annotations
 
@@ -54,48 +54,48 @@ class Batches:
         """How many seeds; None for one that all runs share."""
         return len(self.seed) if isinstance(self.seed, tuple) else None
 
+    @property
+    def form(self) -> BatchForm:
+        return BatchForm(self.size, self.order == "replacement")
 
-class Choice(NamedTuple):
-    """The form of a batch, which is compiled in: its size, and whether examples may come twice."""
+
+class BatchForm(NamedTuple):
+    """What of a batch is compiled in: its size, and whether examples may come twice."""
 
     size: int
     replacement: bool
 
 
 class Place(NamedTuple):
-    """Where a call stands: the steps taken before it, and before the step at hand."""
+    """Counts of steps: those before the compiled call, and those before the current step."""
 
     first: Any
     now: Any
 
 
-def asked(batch: Any, n: int) -> Batches | None:
-    """The batches that `batch` of train() asks for, None for all examples."""
+def of_examples(batch: Any, n: int) -> Batches | None:
+    """The argument `batch` of train() as batches of n examples, None for all of them at every step."""
     if batch is None:
         return None
-    given = batch if isinstance(batch, Batches) else Batches(batch)
-    if given.size > n:
-        raise ValueError(f"the batch has {given.size} examples but the tokens {n}. Pass {n} at most.")
-    return None if given.size == n and given.order == "shuffled" else given
+    batches = batch if isinstance(batch, Batches) else Batches(batch)
+    if batches.size > n:
+        raise ValueError(f"the batch has {batches.size} examples but the tokens {n}. Pass {n} at most.")
+    return None if batches.size == n and batches.order == "shuffled" else batches
 
 
-def choice(given: Batches | None) -> Choice | None:
-    return None if given is None else Choice(given.size, given.order == "replacement")
-
-
-def seeds(given: Batches | None, count: int | None) -> NDArray[np.uint64] | None:
+def seeds(batches: Batches | None, count: int | None) -> NDArray[np.uint64] | None:
     """One seed, or one per run."""
-    if given is None:
+    if batches is None:
         return None
-    own = np.asarray(given.seed, np.uint64)
-    return own if count is None else np.ascontiguousarray(np.broadcast_to(own, count))
+    seed = np.asarray(batches.seed, np.uint64)
+    return seed if count is None else np.ascontiguousarray(np.broadcast_to(seed, count))
 
 
-def drawn(form: Choice, seed: Any, order: Any, place: Any) -> tuple[Array, Array, Array | None]:
+def drawn(form: BatchForm, seed: Any, order: Any, place: Any) -> tuple[Array, Array, Array | None]:
     """The examples of a step (size,), the order (n,) of its epoch, and shares where the batch is not full.
 
-    order: that of the last step; in the first step of a call nobody knows it. Places behind the end of an
-    epoch repeat the last example, with a share of zero.
+    order: of the step before; the first step of a call computes it anew. Places behind the end of an epoch
+    repeat the last example, with a share of zero.
     """
     n, size = order.shape[0], form.size
     if form.replacement:
@@ -111,14 +111,14 @@ def drawn(form: Choice, seed: Any, order: Any, place: Any) -> tuple[Array, Array
     return order[jnp.minimum(places, n - 1)], order, share
 
 
-def some(data: Data, scores: Array | None, chosen: Array, share: Array | None) -> tuple[Data, Array | None]:
-    """The chosen examples of the data, and their scores (n, T), which may have several heads first."""
-    data = jax.tree.map(lambda x: x[chosen], data)
-    scores = None if scores is None else scores[..., chosen, :]
+def taken(data: Data, scores: Array | None, batch: Array, share: Array | None) -> tuple[Data, Array | None]:
+    """The examples of a batch, and their scores (n, T), which may have several heads first."""
+    data = jax.tree.map(lambda x: x[batch], data)
+    scores = None if scores is None else scores[..., batch, :]
     return data if share is None else data._replace(share=share.astype(data.queries.dtype)), scores
 
 
-def on_host(form: Choice, seed: Any, n: int, step: int) -> NDArray[np.int64]:
+def on_host(form: BatchForm, seed: Any, n: int, step: int) -> NDArray[np.int64]:
     """The examples of a step, of one seed; at the end of an epoch fewer than `size`."""
     if form.replacement:
         return (_integers(seed, step, form.size, np) % np.uint64(n)).astype(np.int64)
@@ -131,9 +131,9 @@ def on_host(form: Choice, seed: Any, n: int, step: int) -> NDArray[np.int64]:
 def _integers(seed: Any, turn: Any, count: int, xp: Any = jnp) -> Any:
     """Random integers of 64 bits (count,): SplitMix64 of seed, turn and place (Steele, Lea, Flood 2014)."""
     odd = xp.uint64(0x9E3779B97F4A7C15)
-    first = xp.asarray(seed).astype(xp.uint64).reshape(1)
-    both = _mixed(_mixed(first, xp) + xp.asarray(turn).astype(xp.uint64) * odd, xp)
-    return _mixed(both + xp.arange(count, dtype=xp.uint64) * odd, xp)
+    words = xp.asarray(seed).astype(xp.uint64).reshape(1)
+    words = _mixed(_mixed(words, xp) + xp.asarray(turn).astype(xp.uint64) * odd, xp)
+    return _mixed(words + xp.arange(count, dtype=xp.uint64) * odd, xp)
 
 
 def _mixed(x: Any, xp: Any) -> Any:

@@ -1,4 +1,9 @@
-"""Tokens as the compiled programs read them: all or some, where and in the precision they are stored."""
+"""Tokens as the compiled programs read them: in the precision in which they are stored, with their ties.
+
+Which tokens of an example score alike is decided once, on the host, before any step. A token with the
+winner's score does not pull. Past saturation the rounding of its score, at a weight of e^(−1), would outweigh
+the others at e^(−200); and compiled programs round equal scores apart.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,10 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from attsvm.data.token_arrays import sizes
+from attsvm.data.equal_keys import AT_ONCE, equal_rows
 from attsvm.data.tokens import Tokens
-from attsvm.numbers.stored import COPY_LIMIT, Stored
+from attsvm.numbers.stored import Stored
+from attsvm.training.prediction_heads import Head, Linear
 
 
 class Data(NamedTuple):
@@ -27,62 +33,28 @@ class Data(NamedTuple):
     alike: Array | None = None  # (n, T) the first token of the same value; None where values differ
 
 
-def check_size(tokens: Tokens, v: NDArray[Any] | None, units: Any = None) -> None:
-    """Refuse tokens whose gradient, a product of keys, queries and scores, no number can hold.
-
-    It would be zero, and the run "saturated", or infinite and "diverged". v: of a linear head; units: powers
-    of two by which keys and queries are divided before, in float64.
-    """
-    values, known = tokens.key_size, np.finfo(tokens.keys.dtype if units is None else np.float64)
-    if tokens.values is not tokens.keys:  # what lies elsewhere is not read for this
-        values = np.ones(1) if isinstance(tokens.values, Stored) else sizes(tokens.values, tokens.mask)
-    of_keys, of_queries = (0, 0) if units is None else units
-    with np.errstate(divide="ignore"):
-        head = 0.0 if v is None else np.log2(np.abs(v).max())
-        keys, queries, scores = (
-            np.log2(x.astype(float)) for x in (tokens.key_size, tokens.query_size, values)
-        )
-    parts = [keys - of_keys, queries - of_queries, scores + head]
-    power = sum(parts).max()  # −∞ where all are zero, which has no gradient at any scale
-    least = min(part.max() for part in (*parts, scores))  # what is less than normal is zero on a device
-    small = power < known.minexp + known.nmant or least < known.minexp
-    if power >= known.maxexp or (-np.inf < power and small):
-        told = ", ".join(f"2^{part.max():.0f}" for part in parts)
-        raise ValueError(
-            f"keys, queries and scores reach {told}: they or their product, as a gradient has it, are beyond "
-            f"{known.dtype}. Divide each of them by its size."
-        )
-
-
 def arrays(tokens: Tokens) -> Data:
     """The tokens as NumPy's arrays."""
-    return some(tokens, slice(0, tokens.n))
+    return of_examples(tokens, slice(0, tokens.n))
 
 
-def some(tokens: Tokens, examples: slice | NDArray[Any]) -> Data:
-    """Some examples, a stretch or increasing places, as NumPy's arrays.
+def of_examples(tokens: Tokens, examples: slice | NDArray[Any]) -> Data:
+    """The tokens of some examples, a slice or increasing indices, as NumPy's arrays.
 
     Stored numbers as they are stored, bfloat16 as bits (`widened`).
     """
 
-    def there(array: Any) -> Any:
+    def rows(array: Any) -> Any:
         if isinstance(array, Stored):
             return array.raw(examples)
-        whole = isinstance(examples, slice) and examples == slice(0, tokens.n)
-        return array if whole else array[..., examples, :, :]
+        every = isinstance(examples, slice) and examples == slice(0, tokens.n)
+        return array if every else array[..., examples, :, :]
 
     mask = None if tokens.mask.all() else tokens.mask[..., examples, :]
-    values = None if tokens.values is tokens.keys else there(tokens.values)
+    values = None if tokens.values is tokens.keys else rows(tokens.values)
     queries: Any = tokens.queries[..., examples, :]
     labels: Any = tokens.labels[..., examples]
-    return Data(there(tokens.keys), queries, labels, mask, values)  # type: ignore[arg-type]
-
-
-def in_place(tokens: Tokens) -> Tokens:
-    """Tokens as training reads them: large files as they are, all else (small ones, a GPU's) from memory."""
-    stored = [x for x in (tokens.keys, tokens.values) if isinstance(x, Stored)]
-    near = all(type(x) is Stored for x in stored)
-    return tokens if near and sum(x.size for x in stored) > COPY_LIMIT else tokens.in_memory()
+    return Data(rows(tokens.keys), queries, labels, mask, values)  # type: ignore[arg-type]
 
 
 def widened(data: Data, dtype: Any) -> Data:
@@ -97,3 +69,87 @@ def widened(data: Data, dtype: Any) -> Data:
 
     values = None if data.values is None else wide(data.values)
     return data._replace(keys=wide(data.keys), values=values)
+
+
+# ---------------------------------------------------------------------- ties
+
+
+def with_scores(tokens: Tokens, head: Head, trained: bool) -> tuple[Data, NDArray[Any] | None]:
+    """The tokens' arrays, and for every run the scores of a linear head that is not trained, (…, n, T).
+
+    Where scores are not fixed, tokens tie if their values are equal: then the data have `alike`. So do values
+    in half precision, which are not widened for scores.
+    """
+    data: Any = arrays(tokens)
+    values = data.keys if data.values is None else data.values
+    if isinstance(head, Linear) and not trained and values.dtype == head.v.dtype:
+        return data, linear_scores(values, tokens.labels, tokens.mask, head.v)
+    return data._replace(alike=equal_values(tokens)), None
+
+
+def equal_values(tokens: Tokens) -> NDArray[np.int32] | None:
+    """The first token (…, n, T) of the same value; None where all values differ."""
+    values = tokens.values
+    if not isinstance(values, Stored):
+        return equal_rows(values, tokens.mask)
+    chunks = list(values.parts())
+    alike = [equal_rows(values[chunk], tokens.mask[chunk]) for chunk in chunks]
+    if all(first is None for first in alike):
+        return None
+    alone = np.broadcast_to(np.arange(tokens.T, dtype=np.int32), tokens.mask.shape)
+    return np.concatenate(
+        [alone[chunk] if first is None else first for chunk, first in zip(chunks, alike, strict=True)]
+    )
+
+
+def linear_scores(values: Any, labels: Any, mask: Any, v: Any) -> NDArray[Any]:
+    """γ_t = Y vᵀ value_t, (n, T) behind the runs and heads of v (…, c); those that tie are the same number.
+
+    Scores tie where rounding alone may tell them apart. A single entry of v leaves nothing to add up.
+    values (n, T, c), labels (n,) and mask (n, T) of all runs, or each with the runs first.
+    """
+    if values.ndim > 3:
+        heads = tuple(range(1, v.ndim - 1))
+        values, labels, mask = (np.expand_dims(x, heads) for x in (values, labels, mask))
+    scores = _products(values, v)
+    terms = np.count_nonzero(v, axis=-1)
+    unit = np.where(terms > 1, 2 * terms, 0) * np.finfo(v.dtype).eps  # rounding of two sums, in their terms
+    size = max(values.max(), -values.min())
+    place = np.nonzero(_near(scores, (unit * np.abs(v).sum(-1) * size)[..., None, None], mask)[1].any(-1))
+    step = max(1, AT_ONCE // (values.shape[-2] * values.shape[-1]))
+    for begin in range(0, len(place[0]), step):
+        block = tuple(index[begin : begin + step] for index in place)
+        rows = np.broadcast_to(values, (*scores.shape, v.shape[-1]))[block]
+        heads_of_rows = np.broadcast_to(v[..., None, :], (*scores.shape[:-1], v.shape[-1]))[block]
+        doubt = unit[block[:-1]][..., None] * (np.abs(rows) * np.abs(heads_of_rows)[:, None]).sum(-1)
+        scores[block] = _snapped(scores[block], doubt, np.broadcast_to(mask, scores.shape)[block])
+    return np.asarray(labels[..., None] * scores, scores.dtype)
+
+
+def _products(values: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:
+    """vᵀ value (…, n, T)."""
+    if values.ndim > 3 or v.ndim == 1:
+        return np.asarray(np.matmul(values, v[..., None, :, None])[..., 0])
+    products = np.matmul(values, v.reshape(-1, v.shape[-1]).T)  # runs and heads that share the values
+    return np.ascontiguousarray(np.moveaxis(products, -1, 0)).reshape(*v.shape[:-1], *values.shape[:2])
+
+
+def _near(scores: NDArray[Any], doubt: Any, mask: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The order of the scores (…, T), and which of them are no farther than the doubt from the one before."""
+    order = np.argsort(np.where(mask, scores, np.inf), axis=-1, kind="stable")
+    ordered = np.take_along_axis(scores, order, -1)
+    doubt = np.take_along_axis(np.broadcast_to(doubt, scores.shape), order, -1)
+    near = np.take_along_axis(np.broadcast_to(mask, scores.shape), order, -1)
+    near[..., 0] = False
+    near[..., 1:] &= np.diff(ordered, axis=-1) <= np.maximum(doubt[..., 1:], doubt[..., :-1])
+    return order, near
+
+
+def _snapped(scores: NDArray[Any], doubt: Any, mask: Any) -> NDArray[Any]:
+    """Scores, where each chain of neighbours closer than their doubt takes the lowest score of the chain."""
+    order, near = _near(scores, doubt, mask)
+    begin = np.maximum.accumulate(np.where(near, 0, np.arange(order.shape[-1])), axis=-1)
+    lowest = np.take_along_axis(np.take_along_axis(scores, order, -1), begin, -1)
+    snapped = np.empty_like(scores)
+    np.put_along_axis(snapped, order, lowest, -1)
+    return snapped

@@ -2,109 +2,145 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.data.tokens import Tokens
-from attsvm.training import engine
-from attsvm.training.compilation import backend
-from attsvm.training.convergence import Settling
-from attsvm.training.devices import Part, joined, side_by_side
-from attsvm.training.lazy_records import Arrays, quickly, room
-from attsvm.training.plan import Model, Plan, Snapshot, State
+from attsvm.data.path import exponent
+from attsvm.training import engine, resume as resuming, streaming
+from attsvm.training.data import with_scores
+from attsvm.training.devices import Chunk, chunks_of, cores, initial_state, sharing, without_padding
+from attsvm.training.inputs import Inputs, Steps
+from attsvm.training.lazy_records import Arrays, LazyLosses
+from attsvm.training.plan import Model, Outcome, Plan, Snapshot, State
 from attsvm.training.prediction_heads import Linear
-from attsvm.training.segments import SEGMENT, Segments
+from attsvm.training.segments import Segments
 from attsvm.training.weights import OURS, FullWeight
 
 SCHEDULED = 4096
 """Steps of a call whose rates are written out."""
 
-Steps = NDArray[np.int64]
+
+def run(plan: Plan, inputs: Inputs, segments: Segments) -> Outcome:
+    """Train to the last recorded step, or until Ctrl-C, on data in memory or read chunk by chunk."""
+    tokens, count, start = inputs.tokens, inputs.runs, inputs.start
+    convergence = Convergence(inputs.tolerance, np.zeros(() if count is None else count, bool))
+    first, saved = plan.at(0, 1), None
+    if inputs.resume is not None:
+        fresh = jax.eval_shape(partial(initial_state, first), *start)
+        saved = resuming.restored(inputs.resume, fresh, start[1], inputs.trains_head)
+        converged, history = resuming.history(inputs.resume, inputs.recorded)
+        reached = np.asarray(converged & convergence.wanted)
+        convergence = Convergence(inputs.tolerance, reached, history)
+        saved = saved._replace(going=saved.going & ~convergence.reached)
+    if streaming.too_large(tokens):
+        state = initial_state(first, *start) if saved is None else saved
+        return streaming.run(plan, tokens, state, inputs.recorded, inputs.taken, segments, convergence)
+    data, scores = with_scores(tokens, start[1], inputs.trains_head)
+    share = sharing(plan.model, data, start, count)
+    chunks = chunks_of(share, first, data, scores, start, saved)
+    outcome = run_in_memory(plan, chunks, inputs.recorded, inputs.taken, segments, convergence)
+    arrays = without_padding(outcome.arrays, count, 1)
+    if count is not None:
+        arrays = {name: array.swapaxes(0, 1) for name, array in arrays.items()}
+    losses = LazyLosses(plan.model.of_records, share, tokens, start[1], arrays["W"], arrays.get("v"))
+    lazy = {"loss": lambda: losses.arrays["loss"], "log_excess": lambda: losses.arrays["log_excess"]}
+    return replace(outcome, state=without_padding(outcome.state, count, 0), arrays=arrays, lazy=lazy)
 
 
-@dataclass(frozen=True)
-class Ride:
-    """The state after the last step, the recorded steps (k,), what is known there: (k, …) or (k, runs, …)."""
+def run_in_memory(
+    plan: Plan, chunks: list[Chunk], recorded: Steps, taken: int, segments: Segments, convergence: Convergence
+) -> Outcome:
+    """From `taken` steps, −1 before the record of step 0, to the last recorded one; or until Ctrl-C.
 
-    state: State
-    index: Steps
-    arrays: Arrays
-    interrupted: bool
-
-
-def ride(
-    plan: Plan, parts: list[Part], asked: Steps, taken: int, watch: Segments, settling: Settling
-) -> Ride:
-    """From `taken` steps, −1 before the record of step 0, to the last asked one; or until Ctrl-C.
-
-    parts: some runs each, computed side by side. A call ends when its time is over: where that is
+    chunks: of runs, computed side by side. A call ends when its time is over: where that is
     changes neither what is computed nor what is compiled.
     """
-    room, kept, pressed = _room(parts, len(asked)), [], False
-    marks, taken = asked[asked > taken], max(taken, 0)
-    found, going = _Records(len(marks) + 1), True
-    if len(parts) > 1:
-        _advanced(plan.at(taken, SCHEDULED), parts[:1], np.zeros(room, np.int64), 0, found)  # compiles
+    room, index, pressed = _room(chunks, len(recorded)), [], False
+    marks, taken = recorded[recorded > taken], max(taken, 0)
+    records, going = _Records(len(marks) + 1), True
+    if len(chunks) > 1:
+        _advanced(plan.at(taken, SCHEDULED), chunks[:1], np.zeros(room, np.int64), 0, records)  # compiles
     while len(marks) and going and not pressed:
-        most = SCHEDULED if plan.scheduled else watch.steps
-        within = marks[:1] if settling.asked else marks  # a run may settle at every record
-        ends, due = _ends(within, taken, min(watch.steps, most), room, within[-1] == marks[-1])
+        most = SCHEDULED if plan.scheduled else segments.steps
+        within = marks[:1] if convergence.wanted else marks  # a run may converge at every record
+        ends, due = _ends(within, taken, min(segments.steps, most), room, within[-1] == marks[-1])
         lengths = np.zeros(room, np.int64)
         lengths[: len(ends)] = np.diff(ends, prepend=taken)
-        parts, snapshots = _advanced(plan.at(taken, SCHEDULED), parts, lengths, len(ends), found)
-        pressed = watch.pressed  # read once: it decides about the record and about the next call
+        chunks, snapshots = _advanced(plan.at(taken, SCHEDULED), chunks, lengths, len(ends), records)
+        pressed = segments.pressed  # read once: it decides about the record and about the next call
         steps, taken = int(ends[-1]) - taken, int(ends[-1])
-        chosen = [j for j, end in enumerate(ends) if end in marks[:due]]
-        if pressed and (not chosen or chosen[-1] != len(ends) - 1):
-            chosen.append(len(ends) - 1)
-        if chosen:
-            kept.append(ends[chosen])
-            found.coming = _seen(plan.model, parts, snapshots, chosen, room)
-        if settling.asked and due:
-            parts, going = settling.settled(parts, taken, found.arrived()["W"][-1])
+        places = [j for j, end in enumerate(ends) if end in marks[:due]]
+        if pressed and (not places or places[-1] != len(ends) - 1):
+            places.append(len(ends) - 1)
+        if places:
+            index.append(ends[places])
+            records.pending = _pending(plan.model, chunks, snapshots, places, room)
+        if convergence.wanted and due:
+            chunks, going = convergence.stop_chunks(chunks, taken, records.fetched()["W"][-1])
         marks = marks[due:]
-        watch.done = taken
-        watch.took(steps)
-    arrays, state = found.arrived(), joined([part.state for part in parts], 0)
+        segments.done = taken
+        segments.took(steps)
+    arrays, state = records.fetched(), _joined([chunk.state for chunk in chunks], 0)
     if isinstance(plan.model.weight, OURS) and state.params.keys() <= arrays.keys():
         state = state._replace(params={name: arrays[name][-1] for name in state.params})  # not copied twice
-    return Ride(state, np.concatenate(kept), arrays, pressed and bool(going) and len(marks) > 0)
-
-
-def first_steps(tokens: Tokens, runs: int | None) -> int:
-    """Steps of the first call, before any is timed: about half a second of them at 2 ns per entry touched.
-
-    A GPU touches a hundred in that time.
-    """
-    d, e = tokens.d, tokens.e
-    entries = tokens.n * tokens.T * d + 10 * d * e * min(d, e)  # the latter: some steps factor W
-    each = 2e-9 if backend() == "cpu" else 2e-11
-    return max(1, int(2 * SEGMENT / (1e-4 + each * (runs or 1) * entries)))
+    interrupted = pressed and bool(going) and len(marks) > 0
+    return Outcome(state, np.concatenate(index), arrays, convergence.reached, interrupted)
 
 
 def _advanced(
-    plan: Plan, parts: list[Part], lengths: Steps, count: int, found: _Records
-) -> tuple[list[Part], list[Snapshot]]:
-    """All parts after the same steps, beside which what was found before them arrives.
+    plan: Plan, chunks: list[Chunk], lengths: Steps, count: int, records: _Records
+) -> tuple[list[Chunk], list[Snapshot]]:
+    """All chunks after the same steps; meanwhile the records of the call before are copied to the host.
 
-    Where a run diverged, its part goes again, carefully.
+    A chunk in which a run diverged is computed again, with a check after every step.
     """
-    done = side_by_side(
-        lambda p: engine.advance(p.own(plan), p.data, p.scores, p.state, lengths, count), parts
+    results = _side_by_side(
+        lambda c: engine.advance(c.plan(plan), c.data, c.scores, c.state, lengths, count), chunks
     )
-    found.arrived()
-    jax.block_until_ready(done)  # type: ignore[no-untyped-call]
-    for j, part in enumerate(parts):
-        before, after = (np.asarray(state.going) for state in (part.state, done[j][0]))
+    records.fetched()
+    jax.block_until_ready(results)  # type: ignore[no-untyped-call]
+    for j, chunk in enumerate(chunks):
+        before, after = (np.asarray(state.going) for state in (chunk.state, results[j][0]))
         if (before & ~after).any():
-            given = part.own(plan), part.data, part.scores, part.state
-            again = engine.advance_carefully(*given, lengths, count)
-            done[j] = engine.mended(part.state.going, done[j], again)
-    return [replace(p, state=s) for p, (s, _) in zip(parts, done, strict=True)], [s for _, s in done]
+            arguments = chunk.plan(plan), chunk.data, chunk.scores, chunk.state
+            careful = engine.advance_carefully(*arguments, lengths, count)
+            results[j] = engine.with_diverged(chunk.state.going, results[j], careful)
+    return [replace(c, state=s) for c, (s, _) in zip(chunks, results, strict=True)], [s for _, s in results]
+
+
+def _side_by_side(function: Callable[[Chunk], Any], chunks: list[Chunk]) -> list[Any]:
+    """The function of every chunk, of as many at once as there are cores.
+
+    By threads: XLA for CPUs computes the calls of one thread one after the other. Threads that meet a
+    program that is not compiled would each compile it.
+    """
+    workers = min(cores(), len(chunks))
+    if workers == 1:
+        return [function(chunk) for chunk in chunks]
+
+    settings: Any = jax.config
+    device = settings.jax_default_device
+
+    def in_thread(chunk: Chunk) -> Any:
+        with jax.enable_x64(True), jax.default_device(device):  # each thread has settings of its own
+            return jax.block_until_ready(function(chunk))  # type: ignore[no-untyped-call]
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(in_thread, chunks))
+
+
+def _joined(trees: list[Any], axis: int) -> Any:
+    """The arrays of all chunks along their runs axis."""
+    if len(trees) == 1:
+        return trees[0]
+    return jax.tree.map(lambda *x: np.concatenate([np.asarray(a) for a in x], axis), *trees)
 
 
 def _ends(marks: Steps, taken: int, steps: int, room: int, final: bool) -> tuple[Steps, int]:
@@ -123,32 +159,35 @@ def _ends(marks: Steps, taken: int, steps: int, room: int, final: bool) -> tuple
     return ends, int(np.isin(due, ends).sum())
 
 
-def _room(parts: list[Part], records: int) -> int:
-    leaves = jax.tree.leaves([(part.state.params, part.state.head) for part in parts])
-    return room(records, sum(x.nbytes for x in leaves))
+# ---------------------------------------------------------------------- records
 
 
-class _Seen(NamedTuple):
-    """The trained arrays at the records of a call, part by part, on their way to the host; and where."""
+def _room(chunks: list[Chunk], records: int) -> int:
+    leaves = jax.tree.leaves([(chunk.state.params, chunk.state.head) for chunk in chunks])
+    return engine.room(records, sum(x.nbytes for x in leaves))
 
-    parts: list[dict[str, Any]]
+
+class _Pending(NamedTuple):
+    """The trained arrays of a call, on their way to the host, for every chunk; places: of the records."""
+
+    chunks: list[dict[str, Any]]
     places: dict[str, Any]
 
 
 class _Records:
-    """The trained arrays at the recorded steps, at most so many; the last ones may still be coming."""
+    """The trained arrays at the recorded steps, `most` at most; the last ones may still be on their way."""
 
     def __init__(self, most: int) -> None:
         self.most, self.count = most, 0
         self.room: Arrays = {}
-        self.coming: _Seen | None = None
+        self.pending: _Pending | None = None
 
-    def arrived(self) -> Arrays:
-        """All of it on the host, (k, …) or (k, runs, …)."""
-        if self.coming is not None:
-            seen, self.coming, begin = self.coming, None, self.count
-            for name, places in seen.places.items():
-                new = joined([np.asarray(part[name])[places] for part in seen.parts], 1)
+    def fetched(self) -> Arrays:
+        """All of them on the host, (k, …) or (k, runs, …)."""
+        if self.pending is not None:
+            pending, self.pending, begin = self.pending, None, self.count
+            for name, places in pending.places.items():
+                new = _joined([np.asarray(chunk[name])[places] for chunk in pending.chunks], 1)
                 if name not in self.room:
                     self.room[name] = np.empty((self.most, *new.shape[1:]), new.dtype)
                 self.count = begin + len(new)
@@ -156,22 +195,93 @@ class _Records:
         return {name: room[: self.count] for name, room in self.room.items()}
 
 
-def _seen(model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], room: int) -> _Seen:
+def _pending(
+    model: Model, chunks: list[Chunk], snapshots: list[Snapshot], records: list[int], room: int
+) -> _Pending:
+    """The trained arrays of these snapshots, of which a call has `room`; `records`: which are recorded."""
     whole = isinstance(model.weight, FullWeight)
     # Runs first, where the program is small: it compiles in two thirds of the time and is as fast.
     model = replace(model, runs_last=False, fused=False, batch=None)
-    places, found = np.resize(np.array(chosen), room), []
-    for part, there in zip(parts, snapshots, strict=True):
-        trained = {name: array for name, array in there.params.items() if name in ("W", "K", "Q")}
-        trained |= {"v": there.head.v} if isinstance(there.head, Linear) else {}
+    places, arrays = np.resize(np.array(records), room), []
+    for chunk, snapshot in zip(chunks, snapshots, strict=True):
+        trained = {name: array for name, array in snapshot.params.items() if name in ("W", "K", "Q")}
+        trained |= {"v": snapshot.head.v} if isinstance(snapshot.head, Linear) else {}
         if not whole:
-            with quickly(part.data, part.state.going.size, len(parts)):
-                trained["W"] = engine.matrices(model, there.params, places, len(chosen))
-        found.append(trained)
-    for leaf in jax.tree.leaves(found):
+            with engine.compiled_quickly(chunk.data, chunk.state.going.size, len(chunks)):
+                trained["W"] = engine.matrices(model, snapshot.params, places, len(records))
+        arrays.append(trained)
+    for leaf in jax.tree.leaves(arrays):
         if isinstance(leaf, jax.Array):
             leaf.copy_to_host_async()
     # All of them without another copy: where there is room for one only, it is large.
-    of_trained = slice(None) if len(chosen) == room else chosen
-    of_made = slice(len(chosen))
-    return _Seen(found, {name: of_made if name == "W" and not whole else of_trained for name in found[0]})
+    of_trained = slice(None) if len(records) == room else records
+    of_made = slice(len(records))
+    return _Pending(
+        arrays, {name: of_made if name == "W" and not whole else of_trained for name in arrays[0]}
+    )
+
+
+# ---------------------------------------------------------------------- convergence
+
+EARLIEST = 100
+"""Steps before which no run counts as converged: the first ones of a slow run all go the same way."""
+
+
+@dataclass
+class Convergence:
+    """A run has converged at a record where 1 − cos(W, W') ≤ tolerance, W' its last record at half the steps.
+
+    reached: which runs have, one flag or (runs,). history: step and weight ((runs,) d, e) of the records.
+    """
+
+    tolerance: float | None
+    reached: NDArray[np.bool_]
+    history: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> bool:
+        return self.tolerance is not None
+
+    def stop_chunks(self, chunks: list[Chunk], step: int, W: NDArray[Any]) -> tuple[list[Chunk], bool]:
+        """The chunks after a record W ((runs,) d, e), converged runs stopped; and whether some runs go on."""
+        self._compare(step, W)
+        reached, states = self.reached.ravel(), []
+        for chunk in chunks:
+            size = chunk.state.going.size
+            # Runs that only fill up the last chunk have no entry of their own.
+            of_chunk = np.append(reached[:size], np.ones(max(size - reached.size, 0), bool))
+            states.append(_stopped(chunk.state, of_chunk))
+            reached = reached[size:]
+        return (
+            [replace(chunk, state=state) for chunk, state in zip(chunks, states, strict=True)],
+            any(np.asarray(state.going).any() for state in states),
+        )
+
+    def stop(self, state: State, step: int, W: NDArray[Any]) -> tuple[State, bool]:
+        """The same for all runs in one state."""
+        self._compare(step, W)
+        state = _stopped(state, self.reached)
+        return state, bool(np.asarray(state.going).any())
+
+    def _compare(self, step: int, W: NDArray[Any]) -> None:
+        earlier = [weight for at, weight in self.history if at <= step / 2]
+        runs = self.reached.ndim  # all heads of a run are one direction
+        W = W.reshape(*W.shape[:runs], -1, W.shape[-1])
+        W = W[: self.reached.size] if runs else W
+        self.history.append((step, W))
+        if earlier and step >= EARLIEST:
+            self.reached |= change(W, earlier[-1]) <= self.tolerance
+
+
+def change(W: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+    """1 − cosine of every run, through the distance of unit vectors; NaN where a weight is zero."""
+    scaled = (np.ldexp(x, -exponent(x)) for x in (W, before))  # squares of 1e160 would be infinite
+    with np.errstate(invalid="ignore"):
+        units = [x / np.linalg.norm(x, axis=(-2, -1), keepdims=True) for x in scaled]
+        return np.asarray(((units[0] - units[1]) ** 2).sum((-2, -1)) / 2)
+
+
+def _stopped(state: State, converged: NDArray[np.bool_]) -> State:
+    going = np.asarray(state.going)
+    still_going = going & ~converged.reshape(going.shape)
+    return state._replace(going=jax.device_put(still_going, state.going.sharding))

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from attsvm.training import combinators, fused, weights
-from attsvm.training.batches import drawn, some
-from attsvm.training.compilation import wide_vectors
+from attsvm.training.batches import drawn, taken
+from attsvm.training.compilation import few_optimisations, wide_vectors
 from attsvm.training.data import Data
 from attsvm.training.plan import Model, Plan, Record, Snapshot, State
 from attsvm.training.prediction_heads import Head
 from attsvm.training.programs import Program, where
 from attsvm.training.runs import fenced
-from attsvm.training.sums import Asked, Sums, added, over_examples
+from attsvm.training.sums import Needed, Sums, added, over_examples
 from attsvm.training.weights import Params
 
 BLOCK = 32
-"""Steps of a loop on a GPU whose length it is told."""
-SEEN = Asked(loss=True, excess=True)
-"""What a record tells."""
-
-
-def begun(plan: Plan, params: Params, head: Head, seed: Array | None = None) -> State:
-    """The state before the first step: a few arrays of zeros, made without a program."""
-
-    def memories(params: Params, head: Head) -> tuple[Any, Any]:
-        return plan.rule.init(params), None if plan.head_rule is None else plan.head_rule.init(head)
-
-    runs = next(iter(params.values())).shape[:1] if plan.model.runs else ()
-    memory, head_memory = (jax.vmap(memories) if plan.model.runs else memories)(params, head)
-    yes = jnp.asarray(np.ones(runs, bool))
-    return State(params, head, memory, head_memory, yes, yes, seed)
+"""Steps of the inner loop on a GPU, whose number is compiled in."""
+OF_RECORDS = Needed(loss=True, excess=True)
+"""The sums of a record."""
+FEW, MANY, MOST_BYTES = 64, 1024, 2**23
+"""Records that a call has room for, in a run of few or of many; and the most bytes that they may take."""
+HASTY = 1 << 19
+"""Numbers of keys below which a record is computed sooner than a quick program for it compiled."""
 
 
 def _advance(
@@ -46,7 +38,7 @@ def _advance(
     if model.batch is not None:  # one number per example, of every run
         state = state._replace(order=jnp.zeros((*state.going.shape, data.labels.shape[-1]), jnp.int64))
     data, scores, state = model.inside(data, count), model.to_last(scores), model.to_last(state)
-    checked = model.over_runs(lambda _, old, new: _checked(plan, old, new), 2)
+    accepted = model.over_runs(lambda _, old, new: _accepted(plan, old, new), 2)
 
     kernel: Any = fused.steps(_step, plan, data, scores) if model.fused and scores is not None else None
 
@@ -55,23 +47,23 @@ def _advance(
             new = kernel(state, k, 1)
         else:
             new = model.planned(_step, 2, plan.now(k))(data, state, scores)
-        return checked(data, state, new) if careful else new
+        return accepted(data, state, new) if careful else new
 
     repeated: Any = partial(_repeated, model.cpu, step)
     if kernel is not None and not careful:
         repeated = kernel
 
     def piece(j: Array, carry: tuple[State, Snapshot, Array]) -> tuple[State, Snapshot, Array]:
-        state, seen, taken = carry
+        state, snapshots, steps = carry
         length = lengths[j]
-        after = checked(data, state, repeated(state, taken, length))
-        return after, _put(seen, j, snapshot(after)), taken + length
+        after = accepted(data, state, repeated(state, steps, length))
+        return after, _put(snapshots, j, snapshot(after)), steps + length
 
     def snapshot(state: State) -> Snapshot:
         return model.to_first(Snapshot(state.params, None if plan.head_rule is None else state.head))
 
-    room = _room(jax.eval_shape(snapshot, state), len(lengths))
-    state, snapshots, _ = lax.fori_loop(0, count, piece, (state, room, jnp.int64(0)))
+    empty = _empty(jax.eval_shape(snapshot, state), len(lengths))
+    state, snapshots, _ = lax.fori_loop(0, count, piece, (state, empty, jnp.int64(0)))
     return model.to_first(state._replace(order=None)), snapshots
 
 
@@ -82,105 +74,140 @@ A run that is not finite at the end of a piece is back where the piece began, an
 """
 
 advance_carefully = Program(partial(_advance, True), compiler_options=wide_vectors())
-"""The same with a look after every step: a run that diverges stays at its last finite weight."""
+"""The same with a check after every step: a run that diverges stays at its last finite weight."""
 
 
-@Program
-def mended(
+def _with_diverged(
     going: Array, fast: tuple[State, Snapshot], careful: tuple[State, Snapshot]
 ) -> tuple[State, Snapshot]:
-    """The careful end of the runs that were going and diverged, the fast one of the others."""
-    lost = going & ~fast[0].going
+    """The result of `advance`, with that of `advance_carefully` for the runs that diverged."""
+    diverged = going & ~fast[0].going
 
-    def chosen(axis: int) -> Any:
-        def one(quick: Array, slow: Array) -> Array:
-            wide = lost.reshape((1,) * axis + lost.shape + (1,) * (quick.ndim - axis - lost.ndim))
+    def selected(axis: int) -> Any:
+        def of_leaf(quick: Array, slow: Array) -> Array:
+            wide = diverged.reshape((1,) * axis + diverged.shape + (1,) * (quick.ndim - axis - diverged.ndim))
             return where(wide, slow, quick)
 
-        return one
+        return of_leaf
 
     return (
-        jax.tree.map(chosen(0), fast[0], careful[0]),
-        jax.tree.map(chosen(1), fast[1], careful[1]),
+        jax.tree.map(selected(0), fast[0], careful[0]),
+        jax.tree.map(selected(1), fast[1], careful[1]),
     )
 
 
-@partial(Program, static=1)
-def observe(
+with_diverged = Program(_with_diverged)
+
+
+# ---------------------------------------------------------------------- records
+
+
+def room(records: int, size: int) -> int:
+    """Records of a call, of so many bytes each. Few sizes, because every size compiles another program."""
+    return max(1, min(FEW if records < FEW else MANY, MOST_BYTES // max(size, 1)))
+
+
+def compiled_quickly(data: Data, runs: int, chunks: int) -> AbstractContextManager[None]:
+    """Compile records with few optimisations where all chunks, of so many runs each, have few keys."""
+    numbers = chunks * (1 if data.keys.ndim == 4 else runs) * data.keys.size
+    return few_optimisations() if numbers < HASTY else nullcontext()
+
+
+def _observe(
     model: Model, data: Data, scores: Array | None, fixed: Head, records: Snapshot, count: Any
 ) -> Record:
     """Loss and excess (k, (runs)) of the first `count` records ((runs,) k, …), which are weights W alone."""
     axis = int(model.runs)
 
-    def seen(data: Data, W: Array, head: Head, scores: Array | None) -> Record:
-        found = over_examples(SEEN, model.loss, data, W, head, scores, model.block)
-        return Record(found.loss, found.log_excess)
+    def of_run(data: Data, W: Array, head: Head, scores: Array | None) -> Record:
+        sums = over_examples(OF_RECORDS, model.loss, data, W, head, scores, model.block)
+        return Record(sums.loss, sums.log_excess)
 
-    look = model.over_runs(seen, 3)
+    of_runs = model.over_runs(of_run, 3)
 
     @jax.jit  # traced once, for its shapes and for the loop
-    def one(j: Any) -> Record:
-        there = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, j, axis, keepdims=False), records)
-        return look(data, there.params["W"], fixed if there.head is None else there.head, scores)
+    def losses(j: Any) -> Record:
+        at_record = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, j, axis, keepdims=False), records)
+        head = fixed if at_record.head is None else at_record.head
+        return of_runs(data, at_record.params["W"], head, scores)
 
-    room = _room(jax.eval_shape(one, count), records.params["W"].shape[axis])
-    return lax.fori_loop(0, count, lambda j, seen: _put(seen, j, one(j)), room)
+    empty = _empty(jax.eval_shape(losses, count), records.params["W"].shape[axis])
+    return lax.fori_loop(0, count, lambda j, all_losses: _put(all_losses, j, losses(j)), empty)
 
 
-@partial(Program, static=1)
-def matrices(model: Model, params: Params, places: Any, count: Any) -> Array:
+observe = Program(_observe, static=1)
+
+
+def _matrices(model: Model, params: Params, places: Any, count: Any) -> Array:
     """W at the first `count` of the places of parameters (k, (runs), …), (k, (runs), d, e)."""
-    look = model.over_runs(lambda _, params: weights.matrix(model.weight, params, False), 1)
+    of_runs = model.over_runs(lambda _, params: weights.matrix(model.weight, params, False), 1)
 
-    def one(j: Any) -> Array:
-        return look(
+    def at_place(j: Any) -> Array:
+        return of_runs(
             None, jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, places[j], keepdims=False), params)
         )
 
-    room: Array = _room(jax.eval_shape(one, count), len(places))
-    return lax.fori_loop(0, count, lambda j, W: _put(W, j, one(j)), room)
+    empty: Array = _empty(jax.eval_shape(at_place, count), len(places))
+    return lax.fori_loop(0, count, lambda j, W: _put(W, j, at_place(j)), empty)
 
 
-@partial(Program, static=2)
-def sums_over(asked: Asked, model: Model, data: Data, params: Params, head: Head) -> Sums:
+matrices = Program(_matrices, static=1)
+
+
+# ---------------------------------------------------------------------- data in chunks of examples
+
+
+def _sums_over(needed: Needed, model: Model, data: Data, params: Params, head: Head) -> Sums:
     """The sums over a chunk of the examples; compiled once for all optimizers."""
 
-    def one(data: Data, params: Params, head: Head) -> Sums:
+    def of_run(data: Data, params: Params, head: Head) -> Sums:
         W = weights.matrix(model.weight, params, False)
-        return over_examples(asked, model.loss, data, W, head, None, model.block)
+        return over_examples(needed, model.loss, data, W, head, None, model.block)
 
-    found: Sums = model.over_runs(one, 2)(data, params, head)
-    return found
-
-
-@partial(Program, static=1)
-def sums_together(runs: bool, one: Sums, other: Sums) -> Sums:
-    """Those of two chunks."""
-    both: Sums = (jax.vmap(added) if runs else added)(one, other)
-    return both
+    sums: Sums = model.over_runs(of_run, 2)(data, params, head)
+    return sums
 
 
-@Program
-def stepped(plan: Plan, state: State, found: Sums) -> State:
-    """The state after one step, looked at."""
-
-    def one(plan: Plan, _: Any, old: State, found: Sums) -> State:
-        return _checked(plan, old, _updated(plan, old, found))
-
-    return plan.model.planned(one, 2, plan)(None, state, found)
+sums_over = Program(_sums_over, static=2)
 
 
-@partial(Program, static=1)
-def matrix(model: Model, params: Params) -> Array:
+def _sums_together(runs: bool, left: Sums, right: Sums) -> Sums:
+    """The sums over two chunks."""
+    total: Sums = (jax.vmap(added) if runs else added)(left, right)
+    return total
+
+
+sums_together = Program(_sums_together, static=1)
+
+
+def _stepped(plan: Plan, state: State, sums: Sums) -> State:
+    """The state after one step, checked."""
+
+    def of_run(plan: Plan, _: Any, old: State, sums: Sums) -> State:
+        return _accepted(plan, old, _updated(plan, old, sums))
+
+    return plan.model.planned(of_run, 2, plan)(None, state, sums)
+
+
+stepped = Program(_stepped)
+
+
+def _matrix(model: Model, params: Params) -> Array:
     """W (d, e) of every run."""
     W: Array = model.over_runs(lambda _, p: weights.matrix(model.weight, p, False), 1)(None, params)
     return W
 
 
+matrix = Program(_matrix, static=1)
+
+
+# ---------------------------------------------------------------------- one step
+
+
 def _repeated(cpu: bool, step: Any, state: State, begin: Array, length: Array) -> State:
     """step(k, ·) for k = begin … begin + length − 1.
 
-    A GPU is told the number of turns of most of its loops: else each would ask the host whether to go on.
+    On a GPU, a loop whose number of turns is not compiled in asks the host after every turn whether to go on.
     """
     if cpu:
         return lax.fori_loop(0, length, lambda i, s: step(begin + i, s), state)
@@ -193,67 +220,69 @@ def _repeated(cpu: bool, step: Any, state: State, begin: Array, length: Array) -
     return lax.fori_loop(blocks * BLOCK, length, lambda i, s: step(begin + i, s), state)
 
 
-def _room(one: Any, count: int) -> Any:
-    return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), one)
+def _empty(shapes: Any, count: int) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), shapes)
 
 
-def _put(many: Any, j: Array, one: Any) -> Any:
-    # many.at[j].set(one) would be a scatter, which is slower.
-    return jax.tree.map(lambda all_, new: lax.dynamic_update_index_in_dim(all_, new, j, 0), many, one)
+def _put(stack: Any, j: Array, tree: Any) -> Any:
+    # stack.at[j].set(tree) would be a scatter, which is slower.
+    return jax.tree.map(lambda x, new: lax.dynamic_update_index_in_dim(x, new, j, 0), stack, tree)
 
 
 def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     """One step of one run, or of all of them in lanes."""
     model, params, last = plan.model, state.params, plan.model.runs_last
     if model.batch is not None:
-        chosen, order, share = drawn(model.batch, state.seed, state.order, plan.place)
-        data, scores = some(data, scores, chosen, share)
+        batch, order, share = drawn(model.batch, state.seed, state.order, plan.place)
+        data, scores = taken(data, scores, batch, share)
         state = state._replace(order=order)
     W = weights.matrix(model.weight, params, last)
     if last and len(params) > 1:
         W = fenced(data.fence, lambda W: W, W)
-    found = over_examples(plan.asked, model.loss, data, W, state.head, scores, model.block)
-    return _updated(plan, state, found)
+    sums = over_examples(plan.needed, model.loss, data, W, state.head, scores, model.block)
+    return _updated(plan, state, sums)
 
 
-def _updated(plan: Plan, state: State, found: Sums) -> State:
-    """The state after the step that these sums ask for."""
+def _updated(plan: Plan, state: State, sums: Sums) -> State:
+    """The state after the step along these sums."""
     model, params, last = plan.model, state.params, plan.model.runs_last
-    slope, pull = found.slope, found.pull
-    known = {"value": found.loss, "log_excess": found.log_excess}
-    known = {name: value for name, value in known.items() if value is not None}
-    assert slope is not None  # every plan asks for it
+    slope, pull = sums.slope, sums.pull
+    losses = {"value": sums.loss, "log_excess": sums.log_excess}
+    losses = {name: value for name, value in losses.items() if value is not None}
+    assert slope is not None  # every plan needs it
     grads = weights.pullback(model.weight, params, slope.mantissa, last)
-    given = known | {"log_scale": slope.log_scale}
-    updates, memory = combinators.update(plan.rule, grads, state.memory, params, last, given)
+    scaled = losses | {"log_scale": slope.log_scale}
+    updates, memory = combinators.update(plan.rule, grads, state.memory, params, last, scaled)
     params = jax.tree.map(jnp.add, params, updates)
     head, head_memory = state.head, state.head_memory
     if pull is not None and plan.head_rule is not None:
-        given = known | {"log_scale": pull.log_scale}
-        along = jax.tree.unflatten(jax.tree.structure(head), [pull.mantissa])
-        updates, head_memory = combinators.update(plan.head_rule, along, head_memory, head, last, given)
+        scaled = losses | {"log_scale": pull.log_scale}
+        grads_of_head = jax.tree.unflatten(jax.tree.structure(head), [pull.mantissa])
+        updates, head_memory = combinators.update(
+            plan.head_rule, grads_of_head, head_memory, head, last, scaled
+        )
         head = jax.tree.map(jnp.add, head, updates)
     return state._replace(params=params, head=head, memory=memory, head_memory=head_memory)
 
 
-def _checked(plan: Plan, old: State, new: State) -> State:
-    """The new state of runs that are going and finite, the old one of the others."""
+def _accepted(plan: Plan, old: State, new: State) -> State:
+    """The new state of runs that are going and finite, the old state of the others."""
     before, after = ((s.params, None if plan.head_rule is None else s.head) for s in (old, new))
-    own = old.going.ndim
-    finite = _all(jnp.isfinite, own, after)
-    new = new._replace(going=new.going & finite, moving=~_all(jnp.equal, own, before, after))
-    held = old._replace(going=new.going)
+    run_axes = old.going.ndim
+    finite = _all(jnp.isfinite, run_axes, after)
+    new = new._replace(going=new.going & finite, moving=~_all(jnp.equal, run_axes, before, after))
+    stopped = old._replace(going=new.going)
     if plan.head_rule is None:
-        held = held._replace(head=new.head)  # which is the old one
-    kept = old.going & finite
-    return jax.tree.map(lambda new, old: new if new is old else where(kept, new, old), new, held)
+        stopped = stopped._replace(head=new.head)  # which is the old one
+    accepted = old.going & finite
+    return jax.tree.map(lambda new, old: new if new is old else where(accepted, new, old), new, stopped)
 
 
-def _all(test: Any, runs: int, *trees: Any) -> Array:
-    """Whether a test holds for all entries of a run; `runs`: how many axes behind the others are theirs."""
+def _all(test: Any, run_axes: int, *trees: Any) -> Array:
+    """Whether a test holds for all entries of a run, whose axes are the last ones."""
 
-    def whole(*leaves: Array) -> Array:
-        found = test(*leaves)
-        return found.all(tuple(range(found.ndim - runs)))
+    def of_leaves(*leaves: Array) -> Array:
+        holds = test(*leaves)
+        return holds.all(tuple(range(holds.ndim - run_axes)))
 
-    return jnp.stack(jax.tree.leaves(jax.tree.map(whole, *trees))).all(0)
+    return jnp.stack(jax.tree.leaves(jax.tree.map(of_leaves, *trees))).all(0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +26,16 @@ from attsvm.training.combinators import per_run
 from attsvm.training.compilation import local_devices
 from attsvm.training.data import Data
 from attsvm.training.losses import Correlation, Exponential, Logistic, Loss, NegativeLog
-from attsvm.training.plan import Plan, State
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest
 from attsvm.training.runs import IN_KERNEL
 from attsvm.training.schedules import Rates
 from attsvm.training.weights import FullWeight, Weight
+
+if TYPE_CHECKING:
+    from attsvm.training.plan import Plan, State
+
+    Step = Callable[[Plan, Data, State, Array | None], State]
 
 LARGEST = 1 << 12
 """Most terms of the sums of a run, after padding: 32 threads hold them in registers; more would wait for each
@@ -42,8 +46,6 @@ MOST = 1 << 28
 
 HAVE_IT = "JAX 0.8 to 0.11"
 """Versions whose Pallas compiles by Triton; the last of them announces that a later one will not."""
-
-Step = Callable[[Plan, Data, State, Array | None], State]
 
 
 class GeneralLoop(UserWarning):

@@ -1,24 +1,39 @@
-"""What is compiled and what a step changes: the records of the training loop."""
+"""The plan of a training: what is compiled, in which layout, and the records that the loop passes on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
-from attsvm.training import combinators, runs as runs_axis, schedules
-from attsvm.training.batches import Choice, Place
+from attsvm.data.tokens import Tokens
+from attsvm.training import combinators, fused, runs as runs_axis, schedules
+from attsvm.training.batches import BatchForm, Place
+from attsvm.training.compilation import backend
 from attsvm.training.data import Data
 from attsvm.training.losses import Loss
 from attsvm.training.optimizers import needs_excess
 from attsvm.training.prediction_heads import Head
 from attsvm.training.rules import Rule
-from attsvm.training.sums import Asked
-from attsvm.training.weights import FULL, Params, Weight
+from attsvm.training.runs import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
+from attsvm.training.sums import Needed
+from attsvm.training.weights import FULL, MultiHead, Params, Weight
+
+if TYPE_CHECKING:
+    from attsvm.training.inputs import Inputs
+
+CACHED, WIDENED = 1 << 15, 1 << 20
+"""Numbers of keys and values in a block: as a core's own cache holds (256 kB in float64); on other devices,
+where only narrow ones are taken in blocks, 8 MB."""
+LARGE = 1 << 22
+"""Numbers of float64 keys from which on blocks gain: fewer of them a cache that cores share may hold."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +42,9 @@ class Model:
 
     runs_last: in the compiled loop runs are the last axis, as in small problems; else they are mapped over.
     cpu: whether it runs there. A GPU would read the end of a loop and of a branch back at every turn.
-    block: examples that are looked at in turn, None for all at once.
+    block: examples that are taken in turn, None for all at once.
     fused: pieces of steps are one kernel each (fused.py), on a CPU one that JAX interprets.
-    batch: the form of a mini-batch (batches.py), None where every step looks at all examples.
+    batch: the form of a mini-batch (batches.py), None where every step takes all examples.
     """
 
     weight: Weight
@@ -40,7 +55,7 @@ class Model:
     cpu: bool = True
     block: int | None = None
     fused: bool = False
-    batch: Choice | None = None
+    batch: BatchForm | None = None
 
     def over_runs(self, function: Any, states: int) -> Any:
         """The function of (data, state, …) with `states` arguments per run, for all runs."""
@@ -54,18 +69,18 @@ class Model:
     def planned(self, function: Any, states: int, plan: Plan) -> Any:
         """The same of a function of (plan, data, state, …), of whose numbers some may be one per run."""
         leaves, tree = jax.tree.flatten(plan)
-        own = [x if jnp.ndim(x) else None for x in leaves]
+        per_run = [x if jnp.ndim(x) else None for x in leaves]
 
-        def one(data: Any, own: list[Any], *states: Any) -> Any:
-            numbers = [x if mine is None else mine for x, mine in zip(leaves, own, strict=True)]
+        def of_run(data: Any, per_run: list[Any], *states: Any) -> Any:
+            numbers = [x if mine is None else mine for x, mine in zip(leaves, per_run, strict=True)]
             return function(jax.tree.unflatten(tree, numbers), data, *states)
 
-        mapped = self.over_runs(one, 1 + states)
-        return lambda data, *states: mapped(data, own, *states)
+        mapped = self.over_runs(of_run, 1 + states)
+        return lambda data, *states: mapped(data, per_run, *states)
 
     @property
     def of_records(self) -> Model:
-        """The model that looks at weights W, whatever they were made of and however they were trained."""
+        """The model that computes losses of weights W, however they are parametrised and trained."""
         return replace(self, weight=FULL, runs_last=False, fused=False, batch=None)
 
     def inside(self, data: Data, open_: Any) -> Data:
@@ -96,14 +111,14 @@ class Plan:
     place: Place | None = None
 
     @property
-    def asked(self) -> Asked:
-        """The sums over the examples that the rules use; a foreign one may use them all."""
-        both = [rule for rule in (self.rule, self.head_rule) if rule is not None]
-        return Asked(
+    def needed(self) -> Needed:
+        """The sums over the examples that the rules use; a rule of optax may use all."""
+        rules = [rule for rule in (self.rule, self.head_rule) if rule is not None]
+        return Needed(
             slope=True,
             pull=self.head_rule is not None,
-            loss=any(combinators.foreign(rule) for rule in both),
-            excess=any(needs_excess(rule, foreign=True) for rule in both),
+            loss=any(combinators.foreign(rule) for rule in rules),
+            excess=any(needs_excess(rule, foreign=True) for rule in rules),
         )
 
     @property
@@ -121,6 +136,40 @@ class Plan:
         if self.place is None:
             return plan
         return replace(plan, place=Place(self.place.first, self.place.first + k))
+
+
+def model_of(inputs: Inputs) -> Model:
+    """The model in its fastest layout: one kernel on a GPU, runs as the last axis, or blocks of examples."""
+    tokens, weight, count = inputs.tokens, inputs.weight, inputs.runs
+    cpu, data_runs = backend() == "cpu", tokens.runs is not None
+    runs_last = _runs_last(tokens, weight, count, cpu)
+    model = Model(weight, inputs.loss, count is not None, data_runs, runs_last, cpu, block(tokens, cpu))
+    if inputs.batch is not None:
+        return replace(model, runs_last=False, batch=inputs.batch.form)
+    if fused.serves(tokens, weight, inputs.start[1], inputs.loss, inputs.rules):
+        return replace(model, runs_last=False, fused=True)
+    return model
+
+
+def block(tokens: Tokens, cpu: bool) -> int | None:
+    """How many examples are taken in turn, None for all at once."""
+    numbers = tokens.T * (tokens.d + (0 if tokens.values is tokens.keys else tokens.values.shape[-1]))
+    if tokens.stored:
+        return max(1, (CACHED if cpu else WIDENED) // numbers)
+    gains = cpu and tokens.runs is None and tokens.n * numbers >= LARGE and numbers <= 2 * CACHED
+    return max(1, CACHED // numbers) if gains else None
+
+
+def _runs_last(tokens: Tokens, weight: Weight, runs: int | None, cpu: bool) -> bool:
+    """Whether the runs are many and small enough to be the last axis."""
+    sizes = [tokens.n, tokens.T, tokens.d, tokens.e, tokens.values.shape[-1]]
+    sizes += [size for shape in weight.shapes(tokens.d, tokens.e).values() for size in shape]
+    fewest, longest = (FEWEST, LONGEST) if cpu else (FEWEST_ON_GPU, LONGEST_ON_GPU)
+    small = max(sizes) <= longest and not tokens.stored and not isinstance(weight, MultiHead)
+    return runs is not None and runs >= fewest and small
+
+
+# ---------------------------------------------------------------------- what the loop passes on
 
 
 class State(NamedTuple):
@@ -151,3 +200,19 @@ class Record(NamedTuple):
 
     loss: Array | None
     log_excess: Array | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run returns: the state after the last step, and the records.
+
+    index (k,): the recorded steps. arrays ((runs,) k, …): the trained arrays there, and the losses where they
+    are known; lazy: functions that compute the others, by name. converged: per run.
+    """
+
+    state: State
+    index: NDArray[np.int64]
+    arrays: dict[str, NDArray[Any]]
+    converged: NDArray[np.bool_]
+    interrupted: bool
+    lazy: dict[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)

@@ -19,13 +19,12 @@ from attsvm.norms import Norm, capabilities_of, frobenius
 from attsvm.norms.names import norm_of
 from attsvm.training import losses, prediction_heads as heads, radii as radius_rules, runs, weights
 from attsvm.training.balls import PROJECTED
-from attsvm.training.data import check_size
-from attsvm.training.driver import first_steps
+from attsvm.training.inputs import check_size
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.radius import Problem
 from attsvm.training.search import Found, follow, follow_ridges
-from attsvm.training.segments import Interrupted, Segments
+from attsvm.training.segments import Interrupted, Segments, first_steps
 from attsvm.training.starts import search
 from attsvm.training.weights import FULL, FullWeight, Weight
 

@@ -1,4 +1,4 @@
-"""What a run needs to go on where it stopped: kept as plain arrays, checked when it comes back."""
+"""Resuming a run: its state is saved as plain arrays, and checked against what shall be resumed."""
 
 from __future__ import annotations
 
@@ -23,62 +23,66 @@ from attsvm.training.rules import Rule
 from attsvm.training.weights import Weight
 
 Arrays = dict[str, NDArray[Any]]
-Words = dict[str, str]
+Description = dict[str, str]
 
 NUMBERS = ("lr", "momentum", "factor", "decay", "b1", "b2", "eps", "ridge")
-"""Of a rule; they may change where a run goes on."""
+"""Fields of rules that may differ when a run is resumed."""
 WHOLE = "all examples"
 
 
-def kept(state: State) -> Arrays | None:
-    """The arrays of a state by number; None where an optimizer keeps something that is not an array."""
+def saved(state: State, description: Description) -> Arrays | None:
+    """The arrays of a state by number, and what it was trained with.
+
+    None where an optimizer's state holds something that is not an array.
+    """
     leaves = jax.tree.leaves(state)
     if not all(isinstance(leaf.dtype, np.dtype) for leaf in leaves):  # a random key, say
         return None
-    return {str(j): np.asarray(leaf) for j, leaf in enumerate(leaves)}
+    arrays = {str(j): np.asarray(leaf) for j, leaf in enumerate(leaves)}
+    return arrays | {"trained": np.array(json.dumps(description))}
 
 
 def described(
     weight: Weight, loss: Loss, head: Head, rules: tuple[Rule, Rule | None], batch: object = None
-) -> Words:
+) -> Description:
     """What a run is trained with, in words and without the numbers that may change.
 
-    An optax optimizer is a closure, of which no more than its state can be told.
+    An optax optimizer is a closure: its description is its type.
     """
-    of_head = "nothing" if rules[1] is None else _word(rules[1])
-    told = {"weight": _word(weight), "loss": _word(loss), "head": type(head).__name__}
-    told |= {"optimizer": _word(rules[0]), "train_head": of_head}
-    return told | {"batch": WHOLE if batch is None else repr(batch)}
+    of_head = "nothing" if rules[1] is None else _described(rules[1])
+    return {
+        "weight": _described(weight),
+        "loss": _described(loss),
+        "head": type(head).__name__,
+        "optimizer": _described(rules[0]),
+        "train_head": of_head,
+        "batch": WHOLE if batch is None else repr(batch),
+    }
 
 
-def signed(path: Path, words: Words) -> Path:
-    """The path, whose state says what it was trained with."""
-    return (
-        path
-        if path.state is None
-        else path.changed(state={**path.state, "trained": np.array(json.dumps(words))})
-    )
-
-
-def check_words(path: Path, words: Words) -> None:
-    """Refuse to go on with something else, by its name; paths of an earlier version do not say."""
-    saved = {} if path.state is None else path.state
+def check_description(path: Path, description: Description) -> None:
+    """Refuse to resume with a different weight, loss, head or rule; early paths have no description."""
+    state = {} if path.state is None else path.state
     try:
-        before = {"batch": WHOLE} | json.loads(str(saved["trained"])) if "trained" in saved else words
+        before = {"batch": WHOLE} | json.loads(str(state["trained"])) if "trained" in state else description
         # Version 0.2.0 called the weight MultiHead "Heads".
         before = before | {"weight": re.sub(r"^Heads\(", "MultiHead(", before["weight"])}
     except (ValueError, TypeError, KeyError):
         raise ValueError("resume does not say what it was trained with: its file is damaged.") from None
-    others = [
-        f"{name}: {before.get(name)}, now {now}" for name, now in words.items() if before.get(name) != now
+    differences = [
+        f"{name}: {before.get(name)}, now {value}"
+        for name, value in description.items()
+        if before.get(name) != value
     ]
-    if others:
-        told = "; another ".join(others)
-        raise ValueError(f"resume was trained with another {told}. Pass the same; lr and such may differ.")
+    if differences:
+        reported = "; another ".join(differences)
+        raise ValueError(
+            f"resume was trained with another {reported}. Pass the same; lr and such may differ."
+        )
 
 
 def taken_steps(path: Path, tokens: Tokens, steps: int, init: object) -> int:
-    """How many steps a path has taken, after checking that it can go on to `steps`."""
+    """How many steps a path has taken, after checking that it can be resumed up to `steps`."""
     if not isinstance(path, Path) or path.state is None:
         raise ValueError("resume holds no state to go on from. Pass a Path that train() returned or carried.")
     if init is not None:
@@ -92,11 +96,11 @@ def taken_steps(path: Path, tokens: Tokens, steps: int, init: object) -> int:
 
 
 def restored(path: Path, fresh: State, head: Head, trained_head: bool) -> State:
-    """The state of a path, as NumPy's arrays in the form of a fresh one, of which only shapes are asked."""
-    saved = dict(path.state or {})
-    leaves = [saved.get(str(j)) for j in range(len(jax.tree.leaves(fresh)))]
-    wanted = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(fresh)]
-    if [None if leaf is None else (leaf.shape, leaf.dtype) for leaf in leaves] != wanted:
+    """The state of a path, as NumPy's arrays in the form of a fresh one, of which only shapes are used."""
+    arrays = dict(path.state or {})
+    leaves = [arrays.get(str(j)) for j in range(len(jax.tree.leaves(fresh)))]
+    expected = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(fresh)]
+    if [None if leaf is None else (leaf.shape, leaf.dtype) for leaf in leaves] != expected:
         raise ValueError(
             "resume was trained with another weight, head or optimizer: its state has other arrays. "
             "Pass the same ones; their numbers, such as lr, may differ."
@@ -107,15 +111,23 @@ def restored(path: Path, fresh: State, head: Head, trained_head: bool) -> State:
     return state
 
 
-def records(path: Path, asked: NDArray[Any]) -> int:
-    """How many records of a path count: that of an interruption does only where it is asked for."""
+def records(path: Path, recorded: NDArray[Any]) -> int:
+    """How many records of a path stay: that of an interruption only if its step is a recorded one."""
     interrupted = np.any(np.asarray(path.stopped) == "interrupted")
-    return len(path.index) - int(interrupted and path.index[-1] not in asked)
+    return len(path.index) - int(interrupted and path.index[-1] not in recorded)
 
 
-def joined(path: Path, index: NDArray[Any], arrays: Arrays, asked: NDArray[Any]) -> tuple[Any, Arrays]:
-    """The records of a path and those after it; the one of an interruption goes unless it is asked for."""
-    keep = records(path, asked)
+def history(path: Path, recorded: NDArray[Any]) -> tuple[NDArray[np.bool_], list[tuple[int, NDArray[Any]]]]:
+    """Which runs of a path had converged; step and weight ((runs,) d, e) of its records that stay."""
+    converged = np.asarray(np.asarray(path.stopped) == "converged")
+    weights = path.W if path.runs is None else path.W.swapaxes(0, 1)
+    weights = weights.reshape(*weights.shape[: 1 + converged.ndim], -1, weights.shape[-1])
+    return converged, list(zip(path.index.tolist(), weights, strict=True))[: records(path, recorded)]
+
+
+def joined(path: Path, index: NDArray[Any], arrays: Arrays, recorded: NDArray[Any]) -> tuple[Any, Arrays]:
+    """The records of a path that stay, and those after it."""
+    keep = records(path, recorded)
     axis = 0 if path.runs is None else 1
     before = {name: np.asarray(getattr(path, name)) for name in arrays}
     cut = {name: array[:keep] if axis == 0 else array[:, :keep] for name, array in before.items()}
@@ -123,23 +135,27 @@ def joined(path: Path, index: NDArray[Any], arrays: Arrays, asked: NDArray[Any])
     return np.concatenate([path.index[:keep], index]), together
 
 
-def _word(thing: object) -> str:
+def _described(part: object) -> str:
     """Its type and, of a record, what distinguishes it: plain values and other records."""
-    if isinstance(thing, (str, int, float, type(None))):
-        return repr(thing)
-    if isinstance(thing, np.ndarray):
-        return f"array {thing.shape} {sha256(thing.tobytes()).hexdigest()[:12]}"
-    if is_dataclass(thing) and not getattr(thing, "__dataclass_params__").repr:  # noqa: B009
-        return repr(thing)  # it says itself what distinguishes it
-    if is_dataclass(thing):
-        own = {field.name: getattr(thing, field.name) for field in fields(thing)}
-    else:  # a class of the user's own; of a function no more than that can be told
-        own = {} if isroutine(thing) else dict(getattr(thing, "__dict__", {}))
-        own = {n: x for n, x in own.items() if not isinstance(getattr(type(thing), n, None), cached_property)}
-        if not own:
-            return type(thing).__name__
-    own = {name: value for name, value in own.items() if name not in NUMBERS}
-    return f"{type(thing).__name__}({', '.join(f'{name}={_word(value)}' for name, value in own.items())})"
+    if isinstance(part, (str, int, float, type(None))):
+        return repr(part)
+    if isinstance(part, np.ndarray):
+        return f"array {part.shape} {sha256(part.tobytes()).hexdigest()[:12]}"
+    if is_dataclass(part) and not getattr(part, "__dataclass_params__").repr:  # noqa: B009
+        return repr(part)  # its own repr holds what distinguishes it
+    if is_dataclass(part):
+        values = {field.name: getattr(part, field.name) for field in fields(part)}
+    else:  # a class of the user's own; of a function only the type is known
+        values = {} if isroutine(part) else dict(getattr(part, "__dict__", {}))
+        values = {
+            name: value
+            for name, value in values.items()
+            if not isinstance(getattr(type(part), name, None), cached_property)
+        }
+        if not values:
+            return type(part).__name__
+    options = [f"{name}={_described(value)}" for name, value in values.items() if name not in NUMBERS]
+    return f"{type(part).__name__}({', '.join(options)})"
 
 
 def _equal(a: dict[str, Any], b: dict[str, Any]) -> bool:

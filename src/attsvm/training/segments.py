@@ -15,6 +15,8 @@ from types import FrameType
 
 from attsvm._support.progress import ProgressLine
 from attsvm.data.path import Path
+from attsvm.data.tokens import Tokens
+from attsvm.training.compilation import backend
 
 SEGMENT = 0.25
 """Seconds that a compiled call should last: nothing can interrupt it."""
@@ -39,12 +41,12 @@ class Forked(UserWarning):
 
 
 class Paused(Interrupted):
-    """A run that stopped by itself, as `pausing` asked; it goes on from its path like any other."""
+    """A run that stopped after the time of `pausing`; its path can be resumed like any other."""
 
 
 _pause = ContextVar("pause", default=math.inf)
 _users: list[int] = []
-"""The processes that have computed here: this one, after a fork behind the one it was forked from."""
+"""Ids of the processes that have computed: after a fork, the parent before this one."""
 
 
 _running: list[Segments] = []
@@ -53,7 +55,7 @@ _running: list[Segments] = []
 
 @contextmanager
 def pausing(seconds: float) -> Iterator[None]:
-    """Let train() raise Paused after so many seconds, unless it is done by then: time to keep its path."""
+    """Let train() raise Paused after so many seconds, unless it has ended, so that its path can be saved."""
     token = _pause.set(seconds)
     try:
         yield
@@ -84,7 +86,7 @@ class Segments:
 
     def __enter__(self) -> Segments:
         _notice_fork()
-        # A handler that is not Python's own is somebody's wish; other threads never see Ctrl-C.
+        # A handler that is not Python's own was set by the user; other threads never see Ctrl-C.
         self._caught = (
             threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -122,13 +124,24 @@ class Segments:
         self.by_hand = True
 
 
+def first_steps(tokens: Tokens, runs: int | None) -> int:
+    """Steps of the first call, before any is timed: about half a second of them at 2 ns per entry read.
+
+    A GPU reads a hundred in that time.
+    """
+    d, e = tokens.d, tokens.e
+    entries = tokens.n * tokens.T * d + 10 * d * e * min(d, e)  # the latter: some steps factor W
+    seconds = 2e-9 if backend() == "cpu" else 2e-11
+    return max(1, int(2 * SEGMENT / (1e-4 + seconds * (runs or 1) * entries)))
+
+
 def press(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C for what runs now, also where SIGINT itself is ignored."""
+    """Handle Ctrl-C for the innermost running work, also where SIGINT itself is ignored."""
     (_running[-1]._press if _running else signal.default_int_handler)(number, frame)
 
 
 def _notice_fork() -> None:
-    """Warn, once, in a process that was forked from one that has computed: XLA's threads stayed there."""
+    """Warn once in a process that was forked after JAX had run: XLA's threads do not exist in it."""
     if os.getpid() in _users:
         return
     _users.append(os.getpid())

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm
 from attsvm.training import prediction_heads as heads, radii, runs
-from attsvm.training.data import Data
+from attsvm.training.data import Data, equal_values, linear_scores
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.radius import Cone, Problem
 from attsvm.training.search import Pair, Search
 from attsvm.training.segments import Segments
-from attsvm.training.ties import equal_values, linear_scores
 from attsvm.training.weights import FullWeight, KeyQuery
 
 SPREAD = 10.0

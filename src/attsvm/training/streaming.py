@@ -1,10 +1,10 @@
-"""Data that the device cannot hold: every step reads the examples chunk by chunk from where they are."""
+"""Training on data that the device cannot hold: every step reads the examples in chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -15,14 +15,14 @@ from attsvm.numbers.files import memory
 from attsvm.numbers.stored import Stored
 from attsvm.training import batches, engine
 from attsvm.training.compilation import backend, local_devices
-from attsvm.training.convergence import Settling
-from attsvm.training.data import Data, some
-from attsvm.training.driver import Ride
-from attsvm.training.plan import Plan, State
+from attsvm.training.data import Data, equal_values, of_examples
+from attsvm.training.plan import Outcome, Plan, State
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.segments import Segments
-from attsvm.training.sums import Asked, Sums
-from attsvm.training.ties import equal_values
+from attsvm.training.sums import Needed, Sums
+
+if TYPE_CHECKING:
+    from attsvm.training.driver import Convergence
 
 READ = 1 << 26
 """Bytes of keys and values that are sent to the device at once."""
@@ -35,16 +35,16 @@ def too_large(tokens: Tokens) -> bool:
     return sum(_bytes(x) for x in _large(tokens)) > SHARE * _room()
 
 
-def ride(
+def run(
     plan: Plan,
     tokens: Tokens,
     state: State,
-    asked: NDArray[np.int64],
+    recorded: NDArray[np.int64],
     taken: int,
-    watch: Segments,
-    settling: Settling,
-) -> Ride:
-    """As host.ride, step by step; of a mini-batch only its examples are read."""
+    segments: Segments,
+    convergence: Convergence,
+) -> Outcome:
+    """As driver.run_in_memory, step by step; of a mini-batch only its examples are read."""
     if tokens.runs is not None:
         raise ValueError(
             "the data of all runs do not fit into the device's memory. Pass fewer runs at a time."
@@ -55,27 +55,31 @@ def ride(
             "Pass one seed for all of them."
         )
     alike = equal_values(tokens)
-    kept: list[int] = []
-    found: list[dict[str, Any]] = []
+    index: list[int] = []
+    records: list[dict[str, Any]] = []
     pressed = False
-    for step in range(max(taken, 0), int(asked[-1]) + 1):
+    for step in range(max(taken, 0), int(recorded[-1]) + 1):
         if step > max(taken, 0):
-            sums = _summed(plan.asked, plan, _looked_at(plan, tokens, alike, state, step - 1), state)
+            sums = _summed(plan.needed, plan, _of_step(plan, tokens, alike, state, step - 1), state)
             state = engine.stepped(plan.at(step - 1, 1).now(0), state, sums)
-            watch.done = step
-            watch.took(1)
-            pressed = watch.pressed
-        if (step in asked and step > taken) or pressed:
-            kept.append(step)
-            found.append(_record(plan, tokens, alike, state))
-        if settling.asked and step in asked and step > taken:
-            state, going = settling.reached_by(state, step, found[-1]["W"])
+            segments.done = step
+            segments.took(1)
+            pressed = segments.pressed
+        due = step in recorded and step > taken
+        if due or pressed:
+            index.append(step)
+            records.append(_record(plan, tokens, alike, state))
+        if due and convergence.wanted:
+            state, going = convergence.stop(state, step, records[-1]["W"])
             if not going:
                 break
         if pressed:
             break
-    arrays = {name: np.stack([one[name] for one in found]) for name in found[0]}
-    return Ride(state, np.array(kept), arrays, pressed and kept[-1] < asked[-1])
+    arrays = {name: np.stack([record[name] for record in records]) for name in records[0]}
+    if plan.model.runs:
+        arrays = {name: array.swapaxes(0, 1) for name, array in arrays.items()}
+    interrupted = pressed and index[-1] < recorded[-1]
+    return Outcome(state, np.array(index), arrays, convergence.reached, interrupted)
 
 
 def chunks(tokens: Tokens, alike: Any) -> Iterator[Data]:
@@ -86,51 +90,51 @@ def chunks(tokens: Tokens, alike: Any) -> Iterator[Data]:
     size = max(1, min(tokens.n, READ * tokens.n // max(sum(_bytes(x) for x in _large(tokens)), 1)))
     for first in range(0, tokens.n, size):
         begin = min(first, tokens.n - size)
-        part = _some(tokens, alike, slice(begin, begin + size))
+        chunk = _of_examples(tokens, alike, slice(begin, begin + size))
         share = np.where(np.arange(begin, begin + size) >= first, 1 / tokens.n, 0.0)
-        yield part._replace(share=share)  # type: ignore[arg-type]
+        yield chunk._replace(share=share)  # type: ignore[arg-type]
     for x in _large(tokens):
         if isinstance(x, Stored):
             x.passes += 1
 
 
-def _looked_at(plan: Plan, tokens: Tokens, alike: Any, state: State, step: int) -> Iterator[Data]:
-    """The examples that a step looks at: all of them, or those of its mini-batch, as one chunk."""
+def _of_step(plan: Plan, tokens: Tokens, alike: Any, state: State, step: int) -> Iterator[Data]:
+    """The examples of a step: all of them, or those of its mini-batch, as one chunk."""
     form = plan.model.batch
     if form is None:
         yield from chunks(tokens, alike)
         return
     seed: Any = state.seed
-    chosen = batches.on_host(form, np.ravel(seed)[0], tokens.n, step)
-    missing = form.size - len(chosen)  # at the end of an epoch
-    share: Any = np.repeat([1 / len(chosen), 0.0], [len(chosen), missing])
-    places, where = np.unique(np.append(chosen, np.repeat(chosen[-1:], missing)), return_inverse=True)
-    part: Data = jax.tree.map(lambda x: x[where], _some(tokens, alike, places))
-    yield part._replace(share=share)
+    batch = batches.on_host(form, np.ravel(seed)[0], tokens.n, step)
+    missing = form.size - len(batch)  # at the end of an epoch
+    share: Any = np.repeat([1 / len(batch), 0.0], [len(batch), missing])
+    places, where = np.unique(np.append(batch, np.repeat(batch[-1:], missing)), return_inverse=True)
+    chunk: Data = jax.tree.map(lambda x: x[where], _of_examples(tokens, alike, places))
+    yield chunk._replace(share=share)
 
 
-def _some(tokens: Tokens, alike: Any, examples: Any) -> Data:
-    part = some(tokens, examples)
-    return part if alike is None else part._replace(alike=alike[examples])
+def _of_examples(tokens: Tokens, alike: Any, examples: Any) -> Data:
+    data = of_examples(tokens, examples)
+    return data if alike is None else data._replace(alike=alike[examples])
 
 
-def _summed(asked: Asked, plan: Plan, examples: Iterator[Data], state: State) -> Sums:
+def _summed(needed: Needed, plan: Plan, examples: Iterator[Data], state: State) -> Sums:
     model = replace(plan.model, batch=None)
     sums: Any = None
     for chunk in examples:
-        here = engine.sums_over(asked, model, jax.device_put(chunk), state.params, state.head)
-        before, sums = sums, here if sums is None else engine.sums_together(model.runs, sums, here)
+        of_chunk = engine.sums_over(needed, model, jax.device_put(chunk), state.params, state.head)
+        before, sums = sums, of_chunk if sums is None else engine.sums_together(model.runs, sums, of_chunk)
         jax.block_until_ready(before)  # type: ignore[no-untyped-call]  # one chunk ahead, no more
     return sums
 
 
 def _record(plan: Plan, tokens: Tokens, alike: Any, state: State) -> dict[str, Any]:
-    sums = _summed(engine.SEEN, plan, chunks(tokens, alike), state)
-    found = {"W": engine.matrix(plan.model, state.params), "loss": sums.loss, "log_excess": sums.log_excess}
-    found |= {name: array for name, array in state.params.items() if name in ("K", "Q")}
+    sums = _summed(engine.OF_RECORDS, plan, chunks(tokens, alike), state)
+    arrays = {"W": engine.matrix(plan.model, state.params), "loss": sums.loss, "log_excess": sums.log_excess}
+    arrays |= {name: array for name, array in state.params.items() if name in ("K", "Q")}
     if plan.head_rule is not None and isinstance(state.head, Linear):
-        found["v"] = state.head.v
-    return {name: np.asarray(array) for name, array in found.items()}
+        arrays["v"] = state.head.v
+    return {name: np.asarray(array) for name, array in arrays.items()}
 
 
 def _large(tokens: Tokens) -> list[Any]:

@@ -15,21 +15,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.data.tokens import Tokens
 from attsvm.training import attention
 from attsvm.training.attention import Attention, Reading, Scaled
 from attsvm.training.data import Data, widened
 from attsvm.training.losses import Loss
 from attsvm.training.prediction_heads import Head, Linear, LinearHeads, SquaredError, over_heads
 
-CACHED, WIDENED = 1 << 15, 1 << 20
-"""Numbers of keys and values in a block: as a core's own cache holds (256 kB in float64); on other devices,
-where narrow ones only are looked at in blocks, 8 MB."""
-LARGE = 1 << 22
-"""Numbers of float64 keys from which on blocks gain: fewer of them a cache that cores share may hold."""
 
-
-class Asked(NamedTuple):
+class Needed(NamedTuple):
     """Which sums: the slope of the weight, that of a trained head, the mean loss, log(L − L*)."""
 
     slope: bool = False
@@ -47,15 +40,6 @@ class Sums(NamedTuple):
     log_excess: Array | None
 
 
-def block(tokens: Tokens, cpu: bool) -> int | None:
-    """How many examples are looked at in turn, None for all at once."""
-    numbers = tokens.T * (tokens.d + (0 if tokens.values is tokens.keys else tokens.values.shape[-1]))
-    if tokens.stored:
-        return max(1, (CACHED if cpu else WIDENED) // numbers)
-    gains = cpu and tokens.runs is None and tokens.n * numbers >= LARGE and numbers <= 2 * CACHED
-    return max(1, CACHED // numbers) if gains else None
-
-
 class Seen(NamedTuple):
     """What is known of each example: attention, what the head reads; in blocks, pull and attended value."""
 
@@ -66,7 +50,7 @@ class Seen(NamedTuple):
 
 
 def over_examples(
-    asked: Asked, loss: Loss, data: Data, W: Array, head: Head, scores: Array | None, block: int | None
+    needed: Needed, loss: Loss, data: Data, W: Array, head: Head, scores: Array | None, block: int | None
 ) -> Sums:
     """The sums over all examples; block: how many are looked at in turn, None for all at once.
 
@@ -78,7 +62,7 @@ def over_examples(
         data = widened(data, W.dtype)
         seen = over_heads(partial(_seen, data), head)(W, head, scores)
     else:
-        seen = _seen_in_blocks(asked, data, W, head, scores, block)
+        seen = _seen_in_blocks(needed, data, W, head, scores, block)
     margin = _of_all_heads(seen.reading.margin, head)
 
     def slope(seen: Seen) -> Scaled:
@@ -89,10 +73,10 @@ def over_examples(
         return attention.head_gradient(data, seen.look, reading, loss, seen.attended)
 
     return Sums(
-        over_heads(slope, head)(seen) if asked.slope else None,
-        over_heads(pull, head)(seen) if asked.pull else None,
-        attention.mean_loss(data, margin, loss) if asked.loss else None,
-        _log_excess(data, seen, head, loss) if asked.excess else None,
+        over_heads(slope, head)(seen) if needed.slope else None,
+        over_heads(pull, head)(seen) if needed.pull else None,
+        attention.mean_loss(data, margin, loss) if needed.loss else None,
+        _log_excess(data, seen, head, loss) if needed.excess else None,
     )
 
 
@@ -115,13 +99,15 @@ def _seen(data: Data, W: Array, head: Head, scores: Array | None) -> Seen:
     return Seen(look, attention.read(data, look, head, scores), None, None)
 
 
-def _seen_in_blocks(asked: Asked, data: Data, W: Array, head: Head, scores: Array | None, block: int) -> Seen:
+def _seen_in_blocks(
+    needed: Needed, data: Data, W: Array, head: Head, scores: Array | None, block: int
+) -> Seen:
     several = isinstance(head, LinearHeads)
 
     def looked(data: Data, directions: Array, scores: Array | None) -> Seen:
         if not several:
-            return _looked(asked, data, directions, head, scores)
-        one = jax.vmap(partial(_looked, asked, data), in_axes=(1, 0, 1), out_axes=1)
+            return _looked(needed, data, directions, head, scores)
+        one = jax.vmap(partial(_looked, needed, data), in_axes=(1, 0, 1), out_axes=1)
         return one(directions, head, scores)
 
     given = over_heads(partial(attention.directions, data), head)(W), scores
@@ -148,7 +134,7 @@ def in_blocks(function: Callable[..., Any], n: int, block: int, *given: Any) -> 
     return lax.fori_loop(0, -(-n // block), filled, room)
 
 
-def _looked(asked: Asked, data: Data, directions: Array, head: Head, scores: Array | None) -> Seen:
+def _looked(needed: Needed, data: Data, directions: Array, head: Head, scores: Array | None) -> Seen:
     data = widened(data, directions.dtype)
     scores = attention.known_scores(data, head, scores)
     look = attention.attend_along(data, directions, scores=scores)
@@ -156,8 +142,8 @@ def _looked(asked: Asked, data: Data, directions: Array, head: Head, scores: Arr
     return Seen(
         look._replace(pulling=None),
         reading,
-        attention.pulls(data, look, reading) if asked.slope else None,
-        attention.pooled(data, look) if asked.pull else None,
+        attention.pulls(data, look, reading) if needed.slope else None,
+        attention.pooled(data, look) if needed.pull else None,
     )
 
 
