@@ -9,7 +9,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from attsvm.numbers import library
 from attsvm.probe import AttentionProbe
-from attsvm.probe.fitting.ridge_path import HEAD, POOLED, STRONGER, above_standard_error, largest_norm_prompt
+from attsvm.probe.fitting.fits import HEAD, POOLED, STRONGER, above_standard_error, largest_norm_prompt
 from tests.probe.cases import everywhere, needle, problem
 
 
@@ -61,7 +61,7 @@ def test_where_every_token_tells_a_little_the_default_is_mean_pooling(monkeypatc
 
     pooled, near = auc(head_ridge=1e-3, prompt_ridge=100.0), 0.01
     assert auc() > pooled - near
-    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.POOLED", [(h, 10 * h) for h in HEAD[:STRONGER]])
+    monkeypatch.setattr("attsvm.probe.fitting.fits.POOLED", [(h, 10 * h) for h in HEAD[:STRONGER]])
     assert auc() < pooled - 5 * near
 
 
@@ -76,7 +76,7 @@ def test_the_mean_of_many_tokens_gets_a_head_ridge_as_weak_as_it_needs(monkeypat
 
     best = np.logaddexp(0, -(2 * y - 1) * 0.2 * X[:, :, 0].sum(1))[200:].mean()
     assert loss() < best + 0.06
-    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.POOLED", POOLED[:STRONGER])
+    monkeypatch.setattr("attsvm.probe.fitting.fits.POOLED", POOLED[:STRONGER])
     assert loss() > best + 0.1
 
 
@@ -87,7 +87,7 @@ def test_one_token_of_a_thousand_is_found_from_the_largest_ones_and_not_from_mea
         return roc_auc_score(truth, AttentionProbe().fit(X, y).decision_function(others))
 
     assert auc() > 0.93
-    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.largest_norm_prompt", lambda _, goal: np.zeros(6))
+    monkeypatch.setattr("attsvm.probe.fitting.fits.largest_norm_prompt", lambda _, goal: np.zeros(6))
     assert auc() < 0.7
 
 
@@ -96,7 +96,7 @@ def test_loud_tokens_that_tell_nothing_change_nothing(monkeypatch):
     X, y = everywhere(100, 0)
     X[:, 0] += 20 * np.eye(20)[4]
     found = AttentionProbe().fit(X, y)
-    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.WEAK", 0.0)
+    monkeypatch.setattr("attsvm.probe.fitting.fits.WEAK", 0.0)
     np.testing.assert_array_equal(AttentionProbe().fit(X, y).coef_, found.coef_)
 
 

@@ -39,13 +39,12 @@ from attsvm.probe.fitting.attention import (
     read_out,
     start_stream,
 )
-from attsvm.probe.fitting.concepts import FitOptions, ProbeFit, Seed
 from attsvm.probe.fitting.features import FeatureMap, mapped
+from attsvm.probe.fitting.fits import AUTO, FitOptions, ProbeFit, Seed
 from attsvm.probe.fitting.folds import ClassWeight, Folding, folds, importance_of
 from attsvm.probe.fitting.kinds import KINDS, KindSearch
 from attsvm.probe.fitting.objective import Objective, Standard
 from attsvm.probe.fitting.relu import MEMBERS
-from attsvm.probe.fitting.ridge_path import AUTO
 from attsvm.probe.separation import Separation, separate_selected
 from attsvm.probe.stability import Stability, stability
 from attsvm.program.certificate import Certificate

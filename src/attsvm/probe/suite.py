@@ -17,10 +17,9 @@ from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.data.sequences import Sequences, from_table, read_sequences
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import read_out
-from attsvm.probe.fitting.concepts import choose_ridges, fit_concepts
+from attsvm.probe.fitting.fits import AUTO, choose_ridges, fit_concepts
 from attsvm.probe.fitting.folds import Folding, folds
 from attsvm.probe.fitting.objective import Objective
-from attsvm.probe.fitting.ridge_path import AUTO
 
 Name: TypeAlias = Hashable
 """Of a layer, or of a concept."""

@@ -5,6 +5,6 @@ objective     standardised tokens, log loss and ridges; evaluation: its value, g
               compiled_pass computes for many tokens
 descent       L-BFGS for many functions at once
 folds         weights of sequences, and which are held out
-ridge_path    the ridges that the data choose; concepts: the fits with these ridges
+fits          the ridges that the data choose, and the fits with these ridges
 features      kernel maps of tokens; relu: trained maps; kinds: the choice among them
 """

@@ -15,11 +15,10 @@ from sklearn.utils import check_random_state
 from attsvm.numbers import Float
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights, log_loss, read_out
-from attsvm.probe.fitting.concepts import FitOptions, ProbeFit, choose_ridges, fit_concepts
 from attsvm.probe.fitting.features import FeatureMap, Same, SideBySide, mapped, rbf
+from attsvm.probe.fitting.fits import FitOptions, ProbeFit, RidgeChoice, choose_ridges, fit_concepts
 from attsvm.probe.fitting.objective import Objective, Standard
 from attsvm.probe.fitting.relu import train
-from attsvm.probe.fitting.ridge_path import RidgeChoice
 
 LEAST_GAIN = 0.005
 """Share by which another kind must lower the held-out loss of the mean to join it."""

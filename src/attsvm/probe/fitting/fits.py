@@ -1,6 +1,7 @@
-"""The ridges chosen by the data: a path from strong to weak, all folds and candidates in shared passes.
+"""Fits of every concept: the ridges are chosen on paths, then all sequences are fitted with these ridges.
 
-The path starts from mean pooling. A second one starts from attention to the tokens of largest norm.
+A path goes from strong ridges to weak ones; all folds and candidates share each pass over the tokens. The
+first paths start from mean pooling, the last one from attention to the tokens of largest norm.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from attsvm._support.progress import ProgressLine
 from attsvm.numbers import Array, Float, Index
-from attsvm.probe.data.backends import Backend
-from attsvm.probe.fitting.descent import LineSearches, Pairs, SearchState, Stop, add_curvature
+from attsvm.probe.data.backends import Backend, backend_of
+from attsvm.probe.fitting.attention import Weights
+from attsvm.probe.fitting.descent import LineSearches, Pairs, SearchState, Stop, add_curvature, minimise
 from attsvm.probe.fitting.evaluation import evaluate
 from attsvm.probe.fitting.objective import Evaluation, Objective, Probes
 
@@ -75,34 +78,92 @@ class RidgeChoice:
         return np.inf if self.path is None else float(self.path["held_out"].min())
 
 
-def choose(
-    backend: Backend,
-    objective: Objective,
-    fixed: Sequence[float | None],
-    start: Float,
-    steps: int,
-    hold_out: bool = False,
-) -> list[RidgeChoice]:
+class ProbeFit(NamedTuple):
+    """weights for tokens as they come; the chosen ridges; objective, steps, largest partial derivative."""
+
+    weights: Weights
+    choice: RidgeChoice
+    value: float
+    steps: int
+    slope: float
+
+
+Seed: TypeAlias = int | np.random.RandomState | None
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """ridges: of head and prompt, None where the data choose; starts: how many, and their seed.
+
+    steps, tolerance: of L-BFGS. compare_kinds: hold out even if both ridges are fixed.
+    """
+
+    ridges: Sequence[float | None]
+    starts: int
+    steps: int
+    tolerance: float
+    seed: Seed = None
+    compare_kinds: bool = False
+
+
+def choose_ridges(objective: Objective, options: FitOptions) -> list[RidgeChoice]:
     """The ridges of every concept with the lowest held-out log loss.
 
-    fixed: head and prompt ridge, None where the data choose. Every lane goes from strong ridges, where
-    attention is even, to weak ones, each stage from the weights of the stage before it. start (D,).
-    hold_out: hold out even if both ridges are fixed, to compare features.
+    Every lane goes from strong ridges, where attention is even, to weak ones, each stage from the weights of
+    the stage before it.
     """
+    backend, start = backend_of(objective.store.rows), _starts(objective, options)[0]
     concepts, folds = len(objective.targets), len(objective.training) - 1
     attends = objective.store.lengths.max() > 1
-    lanes = _ridge_lanes(fixed, attends and not objective.tied)  # a tied prompt cannot stay even
-    if not folds or (len(lanes[0]) == 1 and not hold_out):
-        head, prompt = (ridge or default for ridge, default in zip(fixed, DEFAULT, strict=True))
+    lanes = _ridge_lanes(options.ridges, attends and not objective.tied)  # a tied prompt cannot stay even
+    if not folds or (len(lanes[0]) == 1 and not options.compare_kinds):
+        head, prompt = (ridge or default for ridge, default in zip(options.ridges, DEFAULT, strict=True))
         return [RidgeChoice(head, prompt)] * concepts
     weak = lanes[-1][(lanes[-1] <= WEAK).all(1) & attends]
-    with ProgressLine(total=sum(map(len, [*lanes, weak]))) as line:
-        search = partial(_search, backend, objective, steps, line)
+    with backend.scope(), ProgressLine(total=sum(map(len, [*lanes, weak]))) as line:
+        search = partial(_search, backend, objective, options.steps, line)
         from_pooling, from_norm = search(lanes, start, np.full(concepts, np.inf)), list[_Lane]()
         if len(weak):
             best, stages = np.min([lane.best for lane in from_pooling], axis=0), sum(map(len, lanes))
             from_norm = search([weak], largest_norm_start(backend, objective, start), best, stages)
     return [_best(from_pooling, from_norm, concept) for concept in range(concepts)]
+
+
+def fit_concepts(objective: Objective, options: FitOptions, choices: Sequence[RidgeChoice]) -> list[ProbeFit]:
+    """Every concept's best of several starts, all in shared passes; the path's end is the first start.
+
+    Without a path, and with weak ridges, attention to the largest tokens is a rival of the first start.
+    """
+    backend, concepts = backend_of(objective.store.rows), np.arange(len(objective.targets))
+    starts, attends = _starts(objective, options), objective.store.lengths.max() > 1
+    first = [starts[0] if choice.start is None else choice.start for choice in choices]
+    ridges = np.array([(choice.prompt_ridge, choice.head_ridge) for choice in choices])
+    without_path = np.array([choice.start is None for choice in choices])
+    contested = concepts[without_path & (ridges <= WEAK).all(1) & attends]
+    with backend.scope():
+        start = [largest_norm_start(backend, objective, starts[0])] if len(contested) else []
+        random = np.repeat(starts[1:], len(concepts), axis=0)
+        points = np.concatenate([np.stack([*first, *start * len(contested)]), random])
+        concept = np.concatenate([concepts, contested, np.tile(concepts, options.starts - 1)])
+        probes = Probes(concept, np.zeros_like(concept), *ridges[concept].T)
+        search = minimise(
+            backend,
+            lambda at, index: evaluate(objective, backend, at, probes.take(index)),
+            objective.tie(backend, backend.put(points)),
+            steps=options.steps,
+            tolerance=options.tolerance,
+            rivals=[(int(q), len(concepts) + number) for number, q in enumerate(contested)],
+        )
+        searches = [np.flatnonzero(concept == q) for q in concepts]
+        best = np.array([index[search.scalars.value[index].argmin()] for index in searches])
+        minima = search.take(backend, best)
+        points = backend.numpy(minima.vectors.points)
+    weights = map(objective.weights_for_tokens, points)
+    numbers = (array.tolist() for array in (minima.scalars.value, minima.scalars.steps, minima.scalars.slope))
+    return list(map(ProbeFit, weights, choices, *numbers))
+
+
+# ---------------------------------------------------------------------- ridges
 
 
 def _search(
@@ -270,6 +331,19 @@ def _ridge_lanes(fixed: Sequence[float | None], pooled: bool) -> list[Float]:
         return [np.array(POOLED), *attending] if pooled else attending[1:]
     heads, prompts = HEAD if head is None else [head], PROMPT if prompt is None else [prompt]
     return [np.array([(h, p) for h in heads for p in prompts])]
+
+
+# ---------------------------------------------------------------------- starts
+
+
+def _starts(objective: Objective, options: FitOptions) -> Float:
+    """Starts (s, D): mean pooling first; after it, or for several heads, random logits N(0, 1)."""
+    rng = check_random_state(0 if options.seed is None else options.seed)
+    d, h = objective.store.width, objective.h
+    starts = np.zeros((options.starts, objective.size))
+    for start in starts if h > 1 else starts[1:]:
+        start[: d * h] = rng.standard_normal(d * h) / np.sqrt(d)
+    return starts
 
 
 def largest_norm_start(backend: Backend, objective: Objective, start: Float) -> Float:
