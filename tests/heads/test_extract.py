@@ -177,6 +177,27 @@ def test_the_model_is_left_as_it_was(bert):
     assert not any(m._forward_pre_hooks for m in bert.model.modules())
 
 
+@pytest.mark.parametrize("kind", ["BertModel", "FalconForCausalLM"])
+def test_a_model_that_fails_in_the_middle_has_no_hooks_left(kind, monkeypatch):
+    model = tiny(kind)
+    block = [m for m in model.model.modules() if type(m).__name__.endswith("Layer")][-1]
+    forward = block.forward
+
+    def hooks():
+        return [m for m in model.model.modules() if m._forward_pre_hooks or m._forward_hooks]
+
+    def fail(*args, **options):
+        if hooks():  # not in the pass that looks at padding
+            raise ArithmeticError("in the middle")
+        return forward(*args, **options)
+
+    with monkeypatch.context() as failing, pytest.raises(ArithmeticError, match="in the middle"):
+        failing.setattr(block, "forward", fail)
+        list(extract(model, TEXTS))
+    assert not hooks()
+    assert len(list(extract(model, TEXTS))) == 12
+
+
 def test_a_head_of_an_attention_of_its_own_is_read_and_not_replaced():
     reader = tiny("FalconForCausalLM")
     with pytest.raises(UnsupportedModel, match="not replaced or silenced"):

@@ -7,7 +7,7 @@ those with an attention of their own (Falcon, GPT-J, RoFormer), by what enters t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -286,7 +286,7 @@ def _eager_calls(model: Any, ids: Any, mask: Any, sinks: Bool) -> list[Attention
         problem = f"{name} does not let its attention be read. It has one of its own, in modules"
         raise UnsupportedModel(f"{problem} that do not say where queries and keys are. {SUPPORTED}") from None
     calls: list[AttentionCall | None] = []
-    with torch.no_grad(), _eager_implementation(model), hidden_states(model) as states:
+    with closing(hooks), torch.no_grad(), _eager_implementation(model), hidden_states(model) as states:
         maps = model(input_ids=ids, attention_mask=mask, output_attentions=True).attentions
         try:
             for (module, reading), attention in zip(hooks.module_readings(), maps, strict=True):
@@ -299,8 +299,6 @@ def _eager_calls(model: Any, ids: Any, mask: Any, sinks: Bool) -> list[Attention
                 calls.append(AttentionCall(module, queries, keys, logits.scale, selections, hidden))
         except NotImplementedError as error:
             raise UnsupportedModel(str(error)) from error
-        finally:
-            hooks.close()
     return calls
 
 
