@@ -1,8 +1,8 @@
-// The runs as pixels: the lines and dots that the disc lists, in few strokes.
+// Draw the runs on a canvas: the lines and dots that the disc lists, in few strokes.
 
-/** Everything on a canvas of size × size units. view: `paths`, `follow` and `ends` of the disc. */
+/** Draw on a canvas of size × size units. view: an object with `paths`, `follow` and `ends`, as the disc. */
 export function paint(canvas, size, colours, view, last) {
-  const context = canvas.getContext("2d", { alpha: false }), // opaque: nothing below it is blended
+  const context = canvas.getContext("2d", { alpha: false }), // opaque: the browser need not blend it
     scale = canvas.width / size;
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.globalAlpha = 1;
@@ -19,7 +19,7 @@ export function paint(canvas, size, colours, view, last) {
   }
 }
 
-/** Neighbours that look alike are one stroke: of sixty-four runs two or three. */
+/** Consecutive lines of one style are one stroke: sixty-four runs need two or three. */
 function strokes(context, scale, colours, view, last) {
   let look = null;
   for (const path of view.paths(last)) {
@@ -36,7 +36,7 @@ function strokes(context, scale, colours, view, last) {
   if (look !== null) context.stroke();
 }
 
-/** The pen of a line. One of a pixel is drawn by a fast road, piece by piece: opaque, or the joints would show. */
+/** The pen of a line. Lines of one pixel are drawn faster, piece by piece; they are opaque to hide the joints. */
 function take(context, scale, colours, { colour, width, alpha, dash = [] }) {
   const hair = width * scale < 1.1,
     ink = colours[colour];

@@ -23,7 +23,7 @@ export class Charts {
     }
   }
 
-  /** The program that a run should tend to: that of the tokens it attends to, relaxed where the head trains too. */
+  /** The program to which a run should tend: that of its attended tokens, relaxed if the head trains too. */
   target(selected) {
     const { now } = this.app;
     const solution = now.joint ? jointPrograms(now.problem, selected, now.p).relaxed : this.solution(selected);
@@ -59,7 +59,7 @@ export class Charts {
       1,
       "length",
       lines(() => (w) => Math.hypot(...w)),
-      isFactored(state) ? logScale(-1, 9, 2) : logScale(-1, 4, 1), // a product grows by the square
+      isFactored(state) ? logScale(-1, 9, 2) : logScale(-1, 4, 1), // a product grows like a square
     );
     this.plot(
       2,
@@ -103,7 +103,7 @@ export class Charts {
   }
 }
 
-/** The attention of the input that gives its chosen token least. */
+/** The smallest attention on the selected token over the inputs. */
 function leastAttention(data, W, selected) {
   const log = logAttention(data, W);
   return Math.exp(Math.min(...selected.map(([t], i) => log[data.first[i] + t])));

@@ -1,13 +1,13 @@
-// Whether rows a·w ≥ b of the plane (a·w = 0 where tied) contradict each other: a Farkas proof of at most three.
+// Whether rows a·w ≥ b of the plane (a·w = 0 if tied) contradict each other, with a Farkas proof of at most three rows.
 import { cross, dot, length } from "explorer/norms.js";
 
 export const TOUCH = 1e-12; // rounding in a·w, relative to |a||w|
 export const FLAT = 1e-15; // sine of an angle that counts as none
 
-/** A proof that the rows contradict each other, or null. */
+/** A Farkas proof that the rows contradict each other, or null. */
 export const contradictionPlane = (rows) => contradiction(inUnits(rows).unit);
 
-/** The rows as they are, or divided by one power of two where squares would over- or underflow. */
+/** The rows; divided by one power of two if squares would overflow or underflow. */
 export function inUnits(rows) {
   let largest = 0;
   for (const { a } of rows) largest = Math.max(largest, Math.abs(a[0]), Math.abs(a[1]));
@@ -35,7 +35,7 @@ export function contradiction(rows) {
   return ties.length ? onLine(rows, able, ties) : allAround(rows, able);
 }
 
-/** With ties w lies on a line (or is 0): the rows must agree on which half of it. */
+/** With ties w lies on a line or is 0: all rows must allow the same half of the line. */
 function onLine(rows, able, ties) {
   const [tie] = ties,
     asks = able.filter((j) => !rows[j].tied);
@@ -50,11 +50,11 @@ function onLine(rows, able, ties) {
   return against === undefined ? null : balance(rows, [asking, against, tie]);
 }
 
-/** Without ties: rows contradict each other where they do not fit into a half-plane. */
+/** Without ties: rows contradict each other if no half-plane contains all of them. */
 function allAround(rows, able) {
   const start = able.find((j) => rows[j].b > 0);
   if (start === undefined) return null;
-  // Around from one row: the farthest on its left and on its right; of parallel ones, one that asks for a margin.
+  // Find the rows farthest to the left and to the right of one row; of parallel rows, one with a margin.
   let last = -1,
     next = -1;
   const beyond = (far, k, side) => {
@@ -75,7 +75,7 @@ function allAround(rows, able) {
   return opposite ? balance(rows, rows[last].b > 0 ? [last, next] : [next, last]) : null;
 }
 
-/** Multipliers with Σ λa = 0 over one zero row, two parallel rows or three rows, that of the first positive. */
+/** Multipliers with Σ λa = 0 over one zero row, two parallel rows or three rows; the first is positive. */
 function balance(rows, chosen) {
   const multipliers = new Float64Array(rows.length),
     [a, c, e] = chosen.map((j) => rows[j].a);
@@ -90,7 +90,7 @@ function balance(rows, chosen) {
   return multipliers;
 }
 
-/** Rows so nearly opposite that their corner is no number: the flattest pair is the proof. */
+/** The most nearly opposite pair of rows proves the contradiction where their corner is not finite. */
 export function nearly(rows) {
   let pair = [0, 1],
     least = Infinity;

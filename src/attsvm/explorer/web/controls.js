@@ -1,4 +1,4 @@
-// The column of controls: what is chosen, in words that a keyboard and a screen reader find.
+// The column of controls, usable by keyboard and screen reader.
 import { $, shown, text } from "explorer/dom.js";
 import { INPUTS, coordinate } from "explorer/fields.js";
 import { drawInputs, drawRanking } from "explorer/lists.js";

@@ -1,5 +1,5 @@
-// The disc of training: the weight's direction is an angle, its length a logarithmic radius, and the ring around
-// it is the circle of directions "at infinity", cut into the selections that they make.
+// The disc of training: the direction of the weight is an angle, its length a logarithmic radius. The ring around
+// the disc is the circle of directions "at infinity", divided into the selections of these directions.
 import { paint } from "explorer/canvas.js";
 import { boxOf, draggable, fill, power, set, shown, svg } from "explorer/dom.js";
 import { HALF, RIM, SIZE, raysOf, ringOf } from "explorer/ring.js";
@@ -7,7 +7,7 @@ import { recordsUpTo } from "explorer/simulation.js";
 import { isWeight, startsOf } from "explorer/state.js";
 import { decided } from "explorer/training.js";
 
-const NEAR = 0.5; // lengths below it are drawn to scale, longer ones by their logarithm
+const NEAR = 0.5; // shorter lengths are drawn to scale, longer ones on a logarithmic scale
 
 export class DiscView {
   constructor(root, canvas, app) {
@@ -103,7 +103,7 @@ export class DiscView {
 
   // -------------------------------------------------------------- picture
 
-  /** The paths, on the canvas; then what stands still, in the drawing above it. */
+  /** Draw the paths on the canvas, then the fixed parts in the SVG above it. */
   draw() {
     const { simulation, state, now } = this.app;
     const last = this.lastRecord();
@@ -121,7 +121,7 @@ export class DiscView {
   /** How many records are shown: those computed, up to the time of the slider. */
   lastRecord = () => Math.max(1, Math.min(this.app.simulation.known, recordsUpTo(this.app.state.time)));
 
-  /** The length at the rim: a little more than the longest that is drawn, in steps, so that the circles rest. */
+  /** The length at the rim: a little more than the longest line. It changes in steps, so that the circles do not move. */
   farthest({ path, width, headPath }, last) {
     const { state } = this.app;
     const stretch = isWeight(state) ? Math.max(...state.inputs.map(({ query }) => Math.hypot(...query))) : 1;
@@ -132,7 +132,7 @@ export class DiscView {
     return 1.1 ** Math.ceil(Math.log(Math.max(3, most * 1.15)) / Math.log(1.1));
   }
 
-  /** Every line to draw: its weights (and the query they look with) or points, the name of its colour, width, dash. */
+  /** Every line to draw: its weights (and their query) or points, the name of its colour, width, dash. */
   *paths(last) {
     const { simulation, stalled, state } = this.app,
       many = simulation.runs.length > 12,
@@ -176,7 +176,7 @@ export class DiscView {
       };
   }
 
-  /** Where a line goes: calls to(x, y) for every point that the eye can tell from the one before. */
+  /** Call to(x, y) for every point of a line that is visibly different from the previous one. */
   follow({ weights, last, query }, to) {
     const scale = RIM / Math.log1p(this.far / NEAR);
     let seenX = Infinity,
@@ -194,14 +194,14 @@ export class DiscView {
     }
   }
 
-  /** The colour of every run by now; once a frame, before anything is drawn or said. */
+  /** The current colour of every run; called once a frame, before drawing. */
   decide() {
     const last = this.lastRecord() - 1;
     this.slots = isWeight(this.app.state) ? [] : this.app.simulation.runs.map((_, r) => this.slotAt(r, last));
     return this.slots;
   }
 
-  /** The colour of the selection that a run has decided for at a record; null where it has not, or cannot end there. */
+  /** The colour of the selection of a run at a record; null without one, or if training cannot end there. */
   slotAt(run, record) {
     const { simulation, slots } = this.app,
       slot = slots.get(decided(simulation.data, simulation.at(run, record)));
@@ -220,7 +220,7 @@ export class DiscView {
     return shapes;
   }
 
-  /** The dots where the runs are by now. */
+  /** The dots at the current weights of the runs. */
   *ends(last) {
     const { simulation, state } = this.app,
       many = simulation.runs.length > 12;

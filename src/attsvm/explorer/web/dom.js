@@ -1,4 +1,4 @@
-// Small helpers for elements: made once, changed only where something is new.
+// Helpers for elements, which are created once and changed only if something differs.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,7 +22,7 @@ export function html(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Attributes that are new since they were last set here; a dragged page sets few. */
+/** Set the attributes that differ from those set last; while dragging these are few. */
 export function set(node, attributes) {
   const known = (node.known ??= {});
   for (const name in attributes)
@@ -30,8 +30,8 @@ export function set(node, attributes) {
 }
 
 /**
- * The shapes of a group, each [tag, attributes, markup inside]. An element stays while its place holds the same tag
- * with the same attributes: nothing is parsed, and the browser looks only at what is new.
+ * Set the shapes of a group, each [tag, attributes, markup inside]. An element whose tag and attributes are unchanged
+ * stays, so that the browser parses and lays out only what differs.
  */
 export function fill(group, shapes) {
   const nodes = (group.nodes ??= []);
@@ -52,13 +52,13 @@ const boxes = new Map();
 for (const event of ["scroll", "resize", "pointerdown"])
   window.addEventListener(event, () => boxes.clear(), { capture: true, passive: true });
 
-/** Where an element lies in the window; asked once for a drag, because the answer may cost a layout. */
+/** The place of an element in the window; read once for a drag, because reading may force a layout. */
 export function boxOf(node) {
   if (!boxes.has(node)) boxes.set(node, node.getBoundingClientRect());
   return boxes.get(node);
 }
 
-/** The words of an element, written only where they are new. */
+/** Set the text of an element if it differs. */
 export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -67,7 +67,7 @@ export const text = (id, what) => write($(id), what);
 export const escaped = (text) =>
   String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
 
-/** A number for reading: 0.25, −3, 1.2e−7 with a true minus. */
+/** A number as text: 0.25, −3, 1.2e−7, with a true minus sign. */
 export function shown(x, digits = 3) {
   if (x === Infinity) return "∞";
   if (!Number.isFinite(x)) return "–";
@@ -81,12 +81,12 @@ export function shown(x, digits = 3) {
 
 const SUPER = { 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹", "-": "⁻" };
 
-/** A power of ten, as axes write it. */
+/** A power of ten, as text of an axis. */
 export const power = (k) => (k === 0 ? "1" : `10${[...String(k)].map((letter) => SUPER[letter]).join("")}`);
 
 export const colourOf = (slot) => (slot === undefined || slot === null ? "var(--other)" : `var(--s${slot % 6})`);
 
-/** Drag by pointer: begin(event) says whether it takes the pointer; move and end get the event. */
+/** Drag by pointer: begin(event) returns whether it takes the pointer; move and end receive the event. */
 export function draggable(node, { begin, move, end }) {
   let active = null,
     from = null;
@@ -97,8 +97,8 @@ export function draggable(node, { begin, move, end }) {
     node.setPointerCapture(active);
     event.preventDefault();
   });
-  // A finger that drags must not scroll the page too. Only this event can say so: browsers ignore `touch-action`
-  // on the parts of a drawing, and on all of it the page would not scroll beside what is dragged either.
+  // A dragging finger must not scroll the page. Only this event can prevent it: browsers ignore `touch-action` on parts
+  // of a drawing, and on the whole drawing it would prevent scrolling beside the dragged part, too.
   node.addEventListener("touchstart", (event) => active !== null && event.preventDefault(), { passive: false });
   node.addEventListener("pointermove", (event) => {
     if (event.pointerId === active) move(event, Math.hypot(event.clientX - from[0], event.clientY - from[1]));

@@ -1,6 +1,6 @@
 // A prompt as a product of factors, p = k ⊙ q. Twin of DiagonalKeyQuery.
 
-/** k, then q, of a prompt p: k = 1 and q = p, because from equal factors no entry of p could change its sign. */
+/** The factors k = 1, then q = p, of a prompt p. From equal factors no entry of p could change its sign. */
 export const factorsOf = (p) => Float64Array.of(1, 1, p[0], p[1]);
 
 /** p = k ⊙ q. */
@@ -9,7 +9,7 @@ export function multiply(kq, p) {
   p[1] = kq[1] * kq[3];
 }
 
-/** The gradient of the factors from that of p, ∇k = g ⊙ q and ∇q = g ⊙ k, as one vector: one norm of the pair. */
+/** The gradient of the factors from the gradient g of p: ∇k = g ⊙ q and ∇q = g ⊙ k, as one vector with one norm. */
 export function pullback(g, kq, out) {
   for (let i = 0; i < 2; i++) {
     out[i] = g[i] * kq[i + 2];

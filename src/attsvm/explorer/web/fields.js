@@ -1,13 +1,13 @@
-// What a state may say: every field with the rule that it keeps and its default. Links and files come from strangers,
-// so this is the one door: what breaks its rule falls back, and its name is told.
+// The fields of a state, each with its rule and its default. Links and files are not trusted: a field that breaks its
+// rule gets its default, and its name is reported.
 import { LONGEST } from "explorer/simulation.js";
 import { startsOf } from "explorer/state.js";
 import { LOSSES, RULES } from "explorer/training.js";
 
-export const INPUTS = 8, // what the page has room for; twins of attsvm/explorer/state.py
+export const INPUTS = 8, // the most that the page shows; as in attsvm/explorer/state.py
   TOKENS = 12,
-  LARGE = 1e9; // of a coordinate: far from where products of a few overflow
-export const STARTS = 512; // more of them, and a frame would take seconds
+  LARGE = 1e9; // largest coordinate: products of several are finite
+export const STARTS = 512; // with more starts a frame would take seconds
 const FORMAT = 1;
 
 // ---------------------------------------------------------------- rules
@@ -30,7 +30,7 @@ const cloud = list(vector(2), TOKENS);
 
 const widthOf = (inputs) => 2 * inputs[0].query.length;
 
-/** Points of the weight's width, or, in the plane, a ring of so many at a radius. */
+/** Points of the weight's width or, in the plane, a ring: the number of points and the radius. */
 function startsRule(x, { inputs }) {
   const width = widthOf(inputs);
   if (x.points) return list(vector(width), STARTS)(x.points);
@@ -39,9 +39,9 @@ function startsRule(x, { inputs }) {
 const usualStarts = ({ inputs }) =>
   widthOf(inputs) === 2 ? { ring: 64, radius: 1.5 } : { points: [new Array(widthOf(inputs)).fill(0)] };
 
-// ---------------------------------------------------------------- fields: [rule, default], both given what is known
+// ---------------------------------------------------------------- fields: [rule, default], functions of earlier fields
 
-/** Of one input; e is the width of its query. */
+/** The fields of one input; e is the width of its query. */
 const inputFields = (e) => ({
   tokens: [cloud],
   label: [oneOf(1, -1), () => 1],
@@ -71,9 +71,9 @@ const FIELDS = {
   recorded: [(x, { inputs }) => widthOf(inputs) === 2 && list(list(vector(2), 1000), 64)(x), () => null],
 };
 
-// ---------------------------------------------------------------- the door
+// ---------------------------------------------------------------- reading a state
 
-/** A state from a part of one, and the names of what could not be read; null where there is no problem in it. */
+/** The state from some of its fields, and the names of invalid fields; null if there is no problem in it. */
 export function read(part) {
   if (!part || !list((each) => each && cloud(each.tokens), INPUTS)(part.inputs)) return null;
   const wrong = new Set(),
@@ -82,10 +82,10 @@ export function read(part) {
   return { state: filled(part, FIELDS, known, wrong), wrong: [...wrong] };
 }
 
-/** A whole state from what a preset says. */
+/** The complete state of a preset. */
 export const completed = (part) => read(part).state;
 
-/** `known` with every field, as given or by default; the names of those given wrongly join `wrong`. */
+/** `known` with every field, given or by default; the names of invalid fields are added to `wrong`. */
 function filled(part, fields, known, wrong) {
   for (const [name, [rule, standard]] of Object.entries(fields)) {
     const given = Object.hasOwn(part, name) ? part[name] : null,

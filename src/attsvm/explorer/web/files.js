@@ -1,4 +1,4 @@
-// What leaves the page, and only when asked: a link, a picture, the problem as JSON.
+// Export on request: a link, a picture, the problem as JSON.
 import { $ } from "explorer/dom.js";
 import { arraysOf } from "explorer/state.js";
 
@@ -6,7 +6,7 @@ const SIZE = 480,
   GAP = 24;
 const VARIABLES = ["paper", "ink", "quiet", "line", "other", "bad", "s0", "s1", "s2", "s3", "s4", "s5"];
 
-/** Both planes as one drawing that stands alone: its colours and rules are inside. */
+/** Both planes as one SVG file with its colours and styles. */
 export function drawing(app) {
   const root = getComputedStyle(document.documentElement),
     colours = VARIABLES.map((name) => `--${name}:${root.getPropertyValue(`--${name}`).trim()}`).join(";");
@@ -32,7 +32,7 @@ export function drawing(app) {
   );
 }
 
-/** The drawing as pixels. */
+/** The SVG file as a PNG picture. */
 export async function pixels(app) {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(drawing(app))}`;

@@ -8,7 +8,7 @@ import { isWeight, removeInput } from "explorer/state.js";
 const button = (onclick, attributes, ...children) =>
   html("button", { type: "button", ...attributes, onclick }, ...children);
 
-/** The inputs: look, flip the label, add a token, remove. */
+/** The inputs, with controls to flip the label, add a token, and remove the input. */
 export function drawInputs(controls, state, now) {
   const key = JSON.stringify([
     state.inputs.map(({ tokens, label }) => [tokens.length, label]),

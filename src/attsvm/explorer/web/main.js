@@ -1,4 +1,4 @@
-// The page: one state, what follows from it, and a frame loop that draws what has changed.
+// The page: one state, its model, and a frame loop that draws what has changed.
 import { Charts } from "explorer/charts.js";
 import { Controls } from "explorer/controls.js";
 import { DiscView } from "explorer/disc_view.js";
@@ -14,9 +14,9 @@ import { Tour } from "explorer/tour.js";
 import { tell } from "explorer/words.js";
 
 const BUDGET = { least: 1, dragging: 4, resting: 11 }; // milliseconds of training in a frame
-const LATE = 20; // milliseconds from frame to frame that show: sixty a second come every 16.7
-const SELDOM = 6; // frames from one look at numbers and charts to the next, while a hand drags
-const PACE = 1.3; // decades of steps that a second plays
+const LATE = 20; // a frame is late after so many milliseconds; at sixty frames a second one comes every 16.7
+const SELDOM = 6; // frames between two updates of numbers and charts while the user drags
+const PACE = 1.3; // decades of steps shown in a second
 const TOP = Math.log10(LONGEST);
 
 class App {
@@ -56,7 +56,7 @@ class App {
     this.theme();
   }
 
-  /** Follow the system, or what was asked for; the canvas needs the colours as such. */
+  /** Apply the colour scheme of the system or of the user; the canvas needs the computed colours. */
   theme(name = null) {
     const dark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.dataset.theme = dark ? "dark" : "light";
@@ -97,7 +97,7 @@ class App {
 
   // -------------------------------------------------------------- changes
 
-  /** Something is new: a token, the selection, a start, the training, the norm. */
+  /** Handle a change of a token, the selection, a start, the training or the norm. */
   changed(what, kept = false) {
     if (what !== "starts") this.stale.program = true;
     if (what !== "selection" && what !== "norm") this.stale.training = true;
@@ -116,7 +116,7 @@ class App {
   }
 
   settled() {
-    if (!this.tour.running) this.writeAddress(); // a tour is no place to come back to
+    if (!this.tour.running) this.writeAddress(); // the address does not store a tour
     text("spoken", `${this.verdict} ${this.basins}`);
   }
 
@@ -125,7 +125,7 @@ class App {
     try {
       history.replaceState(null, "", `#${this.address}`);
     } catch {
-      // A page inside a notebook has no address of its own.
+      // A page in a notebook has no address.
     }
   }
 
@@ -198,7 +198,7 @@ class App {
     if (growing || this.playing) this.redraw();
   }
 
-  /** Training while a hand moves takes what is left of a frame: less after a late one, then slowly more again. */
+  /** Adapt the time for training to the frames while the user drags: less after a late frame, then slowly more. */
   spare(time) {
     const change = time - this.drawn > LATE ? 0.7 : 1.02;
     this.drawn = time;
@@ -206,7 +206,7 @@ class App {
     return this.budget;
   }
 
-  /** What follows from the state as it is, also between two frames. */
+  /** Update the model of the current state, also between two frames. */
   fresh() {
     if (this.stale.program) this.now = derived(this.state, this.slots);
     this.stale.program = false;
@@ -224,7 +224,7 @@ class App {
         : null;
   }
 
-  /** Time goes on by its logarithm, as far as training has come. */
+  /** Advance the time on a logarithmic scale, up to the trained steps. */
   tick(time) {
     const passed = this.before === null ? 0 : Math.min(0.1, (time - this.before) / 1000);
     this.before = time;
@@ -234,7 +234,7 @@ class App {
     if (this.state.time >= this.goal) this.play(false);
   }
 
-  /** The planes in every frame; while a hand drags the rest by turns: nobody reads sixty numbers a second. */
+  /** Draw the planes in every frame. While the user drags, update numbers and charts in turns: every frame is too often. */
   draw(whole) {
     const turn = (k) => whole || this.frames % SELDOM === k * 2;
     this.count();
@@ -251,7 +251,7 @@ class App {
     text("step", `step ${time.toLocaleString("en")}`);
   }
 
-  /** How many starts attend to each selection by now. */
+  /** The number of starts that attend to each selection at the current time. */
   count() {
     this.counts = new Map();
     for (const slot of this.discView.decide()) this.counts.set(slot, (this.counts.get(slot) || 0) + 1);
@@ -267,4 +267,4 @@ class App {
 const { presets, start } = JSON.parse($("data").textContent);
 export const app = new App(presets);
 app.problems.first(start);
-window.explorer = app; // for who looks in from outside: tests, a console
+window.explorer = app; // for tests and the console

@@ -11,22 +11,22 @@ export const keyOf = (selected) => selected.map((chosen) => chosen.join("+")).jo
 export const stepExponent = (state) => RULES[state.rule](state.ruleP).p;
 
 /**
- * The p of the norm that training tends to, by the theory of each optimizer; of factors half that of the steps (the law
- * of halves, which below 1 names no norm), and null where nothing is known. Twin of limit_norm.
+ * The p of the norm to which training tends, by the theory of each optimizer; for factors half the p of the steps (law
+ * of halves; below 1 there is no norm). null if no limit is known. Twin of limit_norm.
  */
 export function limitExponent(state) {
   if (!isFactored(state)) return stepExponent(state);
   return state.rule === "mirror" ? null : stepExponent(state) / 2;
 }
 
-/** p of the program: that of the optimizer where it follows. */
+/** The p of the program, which may follow the optimizer. */
 export const programExponent = (state) =>
   able(state, state.follow ? (limitExponent(state) ?? stepExponent(state)) : exponent(state.p));
 
-/** The nearest p that the programs of a state take: every one from 1 on, for weights W those from 1.1 to 8. */
+/** The nearest p for which the programs can be solved: at least 1, for weights W from 1.1 to 8. */
 export const able = (state, p) => (isWeight(state) ? Math.min(8, Math.max(1.1, p)) : Math.max(1, p));
 
-/** slots: a Map that keeps the colour of a selection while the problem moves. */
+/** slots: a Map from selections to colours, so that a selection keeps its colour when a token moves. */
 export function derived(state, slots) {
   const problem = problemOf(state),
     loss = LOSSES[state.loss],
@@ -48,7 +48,7 @@ export function jointPrograms(problem, selected, p) {
   return { head, relaxed: head.feasible ? relaxedProgram(problem, selected, p, head) : null };
 }
 
-/** Where the head trains too, what can end is decided under the head that training tends to. */
+/** If the head trains too, the possible ends are those under the head to which training tends. */
 function rescore(problem, v) {
   for (const input of problem.inputs)
     input.scores = input.tokens.map((x) => input.label * (v[0] * x[0] + v[1] * x[1]));

@@ -1,8 +1,8 @@
-// The entrywise lp norms of short vectors: value, dual exponent, steepest direction. Twin of attsvm/norms.py.
+// The entrywise lp norms of short vectors: value, dual exponent, steepest direction. Twin of attsvm/norms.
 
 export const dualOf = (p) => (p === 1 ? Infinity : p === Infinity ? 1 : p / (p - 1));
 
-/** ‖w‖_p, without over- or underflow. */
+/** ‖w‖_p, without overflow or underflow. */
 export function normOf(w, p) {
   let largest = 0;
   for (let i = 0; i < w.length; i++) largest = Math.max(largest, Math.abs(w[i]));
@@ -37,7 +37,7 @@ export function steepest(g, p, out = new Float64Array(g.length)) {
   return out;
 }
 
-/** The Euclidean length, where no square over- or underflows. */
+/** The Euclidean length; squares must not overflow or underflow. */
 export function length(w) {
   let total = 0;
   for (let i = 0; i < w.length; i++) total += w[i] * w[i];

@@ -1,8 +1,8 @@
 // The exact program of the plane:  min ‖w‖_p  subject to  a·w ≥ b  (a·w = 0 where tied), for every p in [1, ∞].
 //
-// At most two rows hold the solution: it is the best point of one row, w along the dual vector of a, or the corner
-// of two; rows are exchanged until none is violated, and ‖w‖ grows with every exchange. At most three rows make a
-// contradiction. Everything is a closed form; nothing is approximated.
+// At most two rows determine the solution: the best point of one row, along the dual vector of a, or the corner of
+// two rows. Rows are exchanged until none is violated, and ‖w‖ grows with every exchange. A contradiction has at most
+// three rows. All formulas are closed forms.
 import { FLAT, TOUCH, contradiction, inUnits, nearly } from "explorer/contradiction.js";
 import { cross, dot, dualOf, length, normOf, steepest } from "explorer/norms.js";
 
@@ -33,7 +33,7 @@ function smallest(rows, p) {
   const way = tie ? [-tie.a[1], tie.a[0]] : null;
   const alone = (row) =>
     row.tied || row.b === 0 || row.size === 0 ? null : pointOf(row, way || dualVector(row.a, p));
-  // The row that asks for the longest w: alone it needs ‖w‖ = b/‖a‖_q.
+  // The row that alone needs the longest w, ‖w‖ = b/‖a‖_q.
   let first = null,
     most = 0;
   for (const row of rows) {
@@ -60,7 +60,7 @@ function smallest(rows, p) {
   return null;
 }
 
-/** Smaller norm; of equal ones the shorter, so that every program has one solution. */
+/** Compare norms, then Euclidean lengths, so that every program has one solution. */
 function less(u, w, p) {
   const one = normOf(u, p),
     other = normOf(w, p);
@@ -78,7 +78,7 @@ function corner({ a, b, size }, { a: c, b: e, size: other }) {
   return [(b * c[1] - e * a[1]) / area, (e * a[0] - b * c[0]) / area];
 }
 
-/** The shortest unit vector that touches a: l1 has two at |a₁| = |a₂|, and what is between them. */
+/** The shortest unit vector dual to a; for l1 there is a segment of them at |a₁| = |a₂|. */
 function dualVector(a, p) {
   if (p === 1 && Math.abs(Math.abs(a[0]) - Math.abs(a[1])) <= FLAT * Math.abs(a[0]))
     return a.map((x) => Math.sign(x) / 2);
@@ -102,7 +102,7 @@ function mostViolated(rows, w) {
 
 // ---------------------------------------------------------------- several solutions
 
-/** The ends of the part of a flat side of the l1 or l∞ ball, through w, that satisfies every row; null if a point. */
+/** The ends of the segment of solutions on a flat side of the l1 or l∞ ball through w; null if it is a point. */
 function flatSide(rows, w, p) {
   if (p !== 1 && p !== Infinity) return null;
   const size = normOf(w, p),
@@ -159,7 +159,7 @@ function shortest(from, to) {
   return [from[0] + t * way[0], from[1] + t * way[1]];
 }
 
-// ---------------------------------------------------------------- what proves it
+// ---------------------------------------------------------------- certificates
 
 /**
  * Multipliers of the rows that w touches. The best lower bound on ‖w‖ is one over the least ‖x‖_q, where x runs

@@ -1,9 +1,9 @@
-// Which problem is shown: a preset, one of a link or a file, or the visitor's own.
+// The problem of the page: a preset, one of a link or a file, or the user's own.
 import { $, html } from "explorer/dom.js";
 import { INPUTS, TOKENS, completed, read } from "explorer/fields.js";
 import { decoded } from "explorer/state.js";
 
-/** The link that an address holds, if it does: it may also name a place on this page. */
+/** The link in an address, if there is one; an address may also name a place on the page. */
 function linked(address) {
   const text = new URL(address).hash.slice(1);
   return $(text) ? "" : text;
@@ -14,11 +14,11 @@ export class Problems {
     this.app = app;
     $("preset").append(...this.groups());
     $("preset").addEventListener("change", ({ target }) => this.visit(this.preset(target.value) || this.own));
-    // The event's address: by now the page may have written another one.
+    // Use the address of the event: the page may have written another one since.
     window.addEventListener("hashchange", ({ newURL }) => linked(newURL) !== app.address && this.openLink(newURL));
   }
 
-  /** What the page begins with: its link, what it was written with, or a preset. */
+  /** Load the first problem: that of the link, that of the file, or a preset. */
   first(start) {
     if (this.openLink(location.href)) return;
     if (start.inputs && this.open(start, "page")) return;
@@ -41,7 +41,7 @@ export class Problems {
     ];
   }
 
-  /** What a visitor asked for. It ends a tour, and a problem of their own stays in the list of problems. */
+  /** Show a problem that the user requested. This ends a tour, and adds the user's own problem to the list. */
   visit(state) {
     if (!this.app.tour.running) this.keep();
     this.app.tour.close();
@@ -54,13 +54,13 @@ export class Problems {
     $("own").disabled = false;
   }
 
-  /** Whether an address holds a problem, which is shown then. */
+  /** Show the problem of an address; returns whether it has one. */
   openLink(address) {
     const link = linked(address);
     return link !== "" && this.open(decoded(link), "link");
   }
 
-  /** What somebody wrote in a link or a file, with a sentence where it cannot be read; whether there was a problem. */
+  /** Show the problem of a link or a file, and report what cannot be read; returns whether there was a problem. */
   open(part, source) {
     const found = read(part);
     if (found) this.visit(found.state);
@@ -71,7 +71,7 @@ export class Problems {
     return found !== null;
   }
 
-  /** The state of a preset, with changes; none where there is no such preset. */
+  /** The state of a preset, with changes; undefined for an unknown preset. */
   preset(id, patch = {}) {
     const preset = this.app.presets.find((each) => each.id === id);
     return preset && completed({ ...preset.state, ...patch, preset: id });

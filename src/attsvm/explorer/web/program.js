@@ -7,10 +7,10 @@ import { contradictionPlane } from "explorer/contradiction.js";
 import { separatePlane } from "explorer/plane.js";
 import { separateSpace } from "explorer/space.js";
 
-const SUPPORT = 1e-6; // a constraint is active where its margin exceeds the required one by less
+const SUPPORT = 1e-6; // a constraint is active if its margin exceeds the required one by less
 const TIE = 1e-12; // scores closer than this, relative to the largest, are equal
 
-/** The rows (x_a − x_t) zᵀ of every token but the anchor a, the first selected one; tied where selected too. */
+/** The rows (x_a − x_t) zᵀ of every token but a, the first selected one; rows of selected tokens are tied. */
 export const rowsOf = (problem, selected, required = 1) =>
   [].concat(
     ...problem.inputs.map((each, i) =>
@@ -48,7 +48,7 @@ export function headProgram(problem, selected, p = 2) {
   return solved(rows, p, 2);
 }
 
-/** The program of the prompt when the head trains too: only inputs that support the head ask for a margin. */
+/** The program of the prompt if the head trains too: only inputs that support the head have a margin. */
 export function relaxedProgram(problem, selected, p, head) {
   const supporting = new Set(head.support.map((j) => head.rows[j].input));
   return maxMargin(
@@ -59,7 +59,7 @@ export function relaxedProgram(problem, selected, p, head) {
   );
 }
 
-/** A weight with its evidence: rows, support, and on demand the multipliers that prove it least. */
+/** A weight with its rows and support; the multipliers that prove its optimality are computed on demand. */
 class Solution {
   constructor(rows, p, { w, fan, proof }) {
     const norm = normOf(w, p);
@@ -78,7 +78,7 @@ class Solution {
   }
 }
 
-/** The smallest weight that satisfies rows of so many entries, or why there is none. */
+/** The smallest weight that satisfies rows of `width` entries, or the reason why there is none. */
 export function solved(rows, p, width) {
   const found = rows.length
     ? separate(rows, p, width)
@@ -115,9 +115,9 @@ export function certificate(rows, w, multipliers, p) {
   return { primal: Math.max(0, primal), gap };
 }
 
-// ---------------------------------------------------------------- why there is none
+// ---------------------------------------------------------------- contradictions
 
-/** The contradiction with the fewest inputs: one alone, then two, then all. */
+/** A contradiction with the fewest inputs: of one input, of two, else of all. */
 function clearest(rows, p, width, multipliers) {
   const inputs = [...new Set(rows.map(({ input }) => input))];
   const groups = [
@@ -170,7 +170,7 @@ function words(conflict) {
   return `Token ${best} ${place} ${listed(others)}: no direction ranks it highest.`;
 }
 
-// ---------------------------------------------------------------- which tokens win
+// ---------------------------------------------------------------- selections by score
 
 /** The tokens with the highest score of each input; several where scores tie. */
 export function bestTokens(problem) {

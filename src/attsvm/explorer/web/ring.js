@@ -1,4 +1,4 @@
-// What stands still on the disc: the ring of directions with its selections, and the rays of the chosen programs.
+// The fixed parts of the disc: the ring of directions with its selections, and the rays of the programs shown.
 import { colourOf } from "explorer/dom.js";
 import { letterOf } from "explorer/model.js";
 import { named } from "explorer/scenery.js";
@@ -32,7 +32,7 @@ export function ringOf(state, { ranking, chosen }) {
   return [...arcs, ...marks];
 }
 
-/** The directions of the chosen programs, from the middle to the rim. */
+/** The directions of the programs shown, from the centre to the rim. */
 export function raysOf(state, now) {
   const ray = (u, colour, name, kind = "ray") => {
     if (!(Math.hypot(...u) > 0)) return [];

@@ -1,11 +1,11 @@
-// What stands behind the tokens: axes, hulls, slabs, the direction, the orders in conflict; as shapes of a drawing.
+// The shapes behind the tokens: axes, hulls, slabs, the direction, and orders that contradict each other.
 import { colourOf } from "explorer/dom.js";
 import { hull } from "explorer/selections.js";
 import { isWeight } from "explorer/state.js";
 
 export const SIZE = 480; // of the picture, in its own units
 
-/** Outlines of the marks of inputs 1, 2, …, around where a path stands: told apart without colour. */
+/** Outlines of the marks of inputs 1, 2, … around the origin, different without colour. */
 const SHAPES = [
   "m-8,0a8,8 0 1 0 16,0a8,8 0 1 0 -16,0z",
   "m-7,-7h14v14h-14z",
@@ -43,7 +43,7 @@ export const hulls = (view, state) =>
     return ["path", { class: i === state.focus ? "hull on" : "hull", d: `M${corners.join("L")}Z` }];
   });
 
-/** The direction in which input i looks: the prompt itself, or W z_i. */
+/** The direction of input i: the prompt, or W z_i. */
 function direction(state, { solution: { w } }, input) {
   const { query } = state.inputs[input];
   return isWeight(state)
@@ -59,7 +59,7 @@ export function slabs(view, state, now) {
       size = u[0] ** 2 + u[1] ** 2,
       best = input.tokens[now.selected[i][0]];
     if (!(size > 0)) return [];
-    // Just beyond the window.
+    // just outside of the window
     const far = 3 * view.reach + Math.hypot(best[0] - view.middle[0], best[1] - view.middle[1]),
       along = [-u[1] / Math.sqrt(size), u[0] / Math.sqrt(size)];
     const line = (back) =>
@@ -77,7 +77,7 @@ export function slabs(view, state, now) {
   });
 }
 
-/** The direction of the program, from the origin, or of every input from its chosen token. */
+/** The direction of the program from the origin, or of every input from its selected token. */
 export function arrows(view, state, now) {
   const colour = colourOf(now.chosen ? now.chosen.slot : undefined),
     weight = isWeight(state),

@@ -1,7 +1,7 @@
-// All selections of one token per input that some direction makes, and which of them training can end at.
+// All selections of one token per input by some direction, and those at which training can end.
 //
-// In the plane a direction picks the extreme token of every input, and the pick changes only where the direction
-// is orthogonal to an edge of an input's convex hull. So the circle is cut into at most Σ T_i arcs, one selection each.
+// In the plane a direction selects the extreme token of every input. The selection changes only at directions orthogonal
+// to an edge of an input's convex hull, so that the circle has at most Σ T_i arcs with one selection each.
 import { locallyOptimal, rowsOfInput, solved } from "explorer/program.js";
 
 const NARROW = 1e-12;
@@ -91,13 +91,13 @@ function extremes(problem, angle) {
 }
 
 /**
- * Every separable selection with its solution, whether it is locally optimal, and the loss it leads to; the
- * locally optimal ones first, by that loss. null where a weight W has too many selections to try.
+ * Every separable selection with its solution, whether it is locally optimal, and its limit of the loss; locally optimal
+ * selections first, in the order of this loss. null if a weight W has too many selections.
  */
 export function ranked(problem, p, loss) {
   const cells = problem.inputs[0].query.length === 1 ? arcs(problem) : products(problem);
   if (!cells) return null;
-  // Selections share their rows: those of a token that many choose are made once.
+  // Selections share rows: the rows of a token are computed once.
   const rows = problem.inputs.map(() => []),
     rowsFor = ([t], i) => (rows[i][t] ??= rowsOfInput(problem.inputs[i], i, [t], 1)),
     found = [];

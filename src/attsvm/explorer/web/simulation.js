@@ -1,4 +1,4 @@
-// Many runs that grow a little every frame: who they are, and where each was at the recorded steps.
+// Many runs that advance in every frame, with their weights at the recorded steps.
 import { RULES, advance, compiled, newRun } from "explorer/training.js";
 
 export const LONGEST = 100_000;
@@ -23,7 +23,7 @@ export function recordsUpTo(step) {
 }
 
 export class Simulation {
-  /** starts: weights; head: v(0) where it trains too; usual: with the formula that stalls; room: an old one to reuse. */
+  /** starts: weights. head: v(0) if the head trains. usual: use the formula that stalls. room: an old Simulation to reuse. */
   constructor(problem, loss, { rule, ruleP, lr, trained }, starts, { head = null, usual = false, room = null } = {}) {
     this.data = compiled(problem, loss);
     this.rule = RULES[rule](ruleP);
@@ -39,7 +39,7 @@ export class Simulation {
     if (head) this.headPath.set(head);
   }
 
-  /** Go on towards a step for so many milliseconds; returns whether it moved. */
+  /** Train towards a step for so many milliseconds; returns whether a run advanced. */
   advance(target, milliseconds) {
     const end = performance.now() + milliseconds,
       goal = Math.min(target, LONGEST);

@@ -1,12 +1,12 @@
 // The program of weights W (2 × 2), whose rows (x_a − x_t) zᵀ have four entries:  min ‖W‖_p  subject to rows·W ≥ b.
 //
-// l2 is one nonnegative least-squares problem (Lawson and Hanson's least-distance programming), which also proves
-// that there is no W; from there other p take Newton's steps. Ties are pairs of opposite rows.
+// For l2 it is one nonnegative least-squares problem (Lawson and Hanson's least-distance programming), which also proves
+// infeasibility. For other p, Newton's method starts at its solution. Ties are pairs of opposite rows.
 import { dot, dualOf, normOf } from "explorer/norms.js";
 
 const DONE = 1e-13;
-const ROUNDS = 60; // Newton's steps of one program
-const TINY = 1e-15; // steps that no longer change w
+const ROUNDS = 60; // largest number of Newton steps of a program
+const TINY = 1e-15; // shorter steps do not change w
 const NONE = 1e-7; // ‖W‖ of rows of size one beyond 1/NONE counts as none
 
 /** As `separatePlane`, for rows with any number of entries and 1 < p < ∞. */
@@ -25,7 +25,7 @@ export function separateSpace(rows, p) {
   let solved = leastDistance(A, b);
   const { feasible } = solved;
   for (let k = 0; k < 2 && feasible; k++) {
-    const again = leastDistance(A, b, normOf(solved.w, 2) || 1); // more exact, now that the length is known
+    const again = leastDistance(A, b, normOf(solved.w, 2) || 1); // more exact with the known length
     if (again.feasible) solved = again;
   }
   if (feasible && p !== 2) solved = newton(A, b, p, solved);
@@ -33,7 +33,7 @@ export function separateSpace(rows, p) {
   solved.weights.forEach((x, k) => (multipliers[Math.abs(home[k]) - 1] += Math.sign(home[k]) * x));
   if (!feasible) return { feasible, multipliers };
   const top = normOf(combine(A, solved.weights), dualOf(p)) || 1;
-  // Scaled up until no row is violated, so that the certificate bounds this very weight.
+  // Scale w until no row is violated, so that the certificate is that of the returned weight.
   const least = Math.min(1, ...A.map((a, j) => (b[j] > 0 ? dot(a, solved.w) / b[j] : 1)));
   return {
     feasible,
@@ -50,8 +50,8 @@ const combine = (A, weights) => {
 };
 
 /**
- * min ½‖w‖² s.t. A w ≥ b by min ‖Eλ − f‖, λ ≥ 0, with E = [Aᵀ; bᵀ] and f = (0, …, 0, 1). The answer is most exact
- * where `size`, in which w is measured, is about its length.
+ * min ½‖w‖² s.t. A w ≥ b by min ‖Eλ − f‖, λ ≥ 0, with E = [Aᵀ; bᵀ] and f = (0, …, 0, 1). The solution is most exact
+ * if `size`, the unit of w, is about its length.
  */
 function leastDistance(A, b, size = 1) {
   const columns = A.map((a, j) => [...a, b[j] / size]),
@@ -105,11 +105,11 @@ function nonnegative(columns, axis) {
   return weights;
 }
 
-const within = (x) => Math.min(1e12, Math.max(1e-4, x)); // beyond, an entry is as good as fixed, or as free
+const within = (x) => Math.min(1e12, Math.max(1e-4, x)); // beyond these limits an entry is practically fixed or free
 
 /**
  * min ‖w‖_p^p/p s.t. A w ≥ b by Newton's steps from a w that satisfies the rows: each step is the l2 program of the
- * quadratic that touches here, so that all between here and there satisfies them too.
+ * quadratic model at w, so that all points between the two satisfy the rows.
  */
 function newton(A, b, p, { w, weights }) {
   for (let round = 0; round < ROUNDS; round++) {
@@ -136,7 +136,7 @@ function newton(A, b, p, { w, weights }) {
   return { w, weights };
 }
 
-/** How far along a way, at most all of it, ‖w + t·way‖_p falls. */
+/** The largest t ≤ 1 up to which ‖w + t·way‖_p decreases. */
 function longest(w, way, p) {
   const slope = (t) =>
     w.reduce((sum, x, i) => sum + Math.sign(x + t * way[i]) * Math.abs(x + t * way[i]) ** (p - 1) * way[i], 0);
@@ -151,7 +151,7 @@ function longest(w, way, p) {
   return low;
 }
 
-/** M x = y for a small symmetric M: a little on the diagonal against dependent rows, and what it costs refined away. */
+/** Solve M x = y for a small symmetric M, with a ridge against dependent rows and iterative refinement. */
 function solveSmall(M, y) {
   const x = eliminate(M, y);
   for (let round = 0; round < 3; round++) {

@@ -1,4 +1,4 @@
-// What the page knows: one plain object that fits into the address, and the problem it means.
+// The state: one plain object that fits into the address, and its problem.
 
 /** The exponent of the norm, in which the address and JSON write ∞ as "inf". */
 export const exponent = (p) => (p === "inf" ? Infinity : p);
@@ -40,7 +40,7 @@ export function encoded(state) {
     .replaceAll("=", "");
 }
 
-/** What an address says, to be read by `fields`; null where that is nothing. */
+/** The fields in an address, to be checked by `fields`; null if there are none. */
 export function decoded(text) {
   try {
     const binary = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
@@ -117,7 +117,7 @@ export function removeInput(state, input) {
   state.focus = Math.min(state.focus, state.inputs.length - 1);
 }
 
-/** Choose a token by hand, from the selection that stands; `more` adds it to or takes it from those tied. */
+/** Select a token by hand; `more` adds it to the tied tokens or removes it. */
 export function choose(state, selected, input, token, more) {
   state.inputs.forEach((each, i) => (each.chosen = [...selected[i]]));
   state.choose = "hand";

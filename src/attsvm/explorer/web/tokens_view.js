@@ -4,7 +4,7 @@ import { nameOf } from "explorer/program.js";
 import { SIZE, arrow, arrows, axes, conflicts, hulls, named, shapeOf, slabs } from "explorer/scenery.js";
 import { choose, removeToken } from "explorer/state.js";
 
-const CLICK = 4; // pixels within which a press is a click, not a drag
+const CLICK = 4; // a press that moves fewer pixels is a click, not a drag
 
 export class TokensView {
   constructor(root, app) {
@@ -34,7 +34,7 @@ export class TokensView {
     );
   }
 
-  /** Choose the window that shows every token, the origin and the head. */
+  /** Set the window to show every token, the origin and the head. */
   fit(state) {
     const points = [
       ...state.inputs.flatMap(({ tokens }) => tokens),
@@ -47,7 +47,7 @@ export class TokensView {
     this.reach = 0.74 * Math.max(high[0] - low[0], high[1] - low[1], 1e-3);
   }
 
-  /** Where the head's arrow ends: the head itself, drawn no longer than 1. */
+  /** The end of the head's arrow. */
   tip = (state) => state.head;
 
   screen = ([x, y]) => [
@@ -150,7 +150,7 @@ export class TokensView {
 
   drawTokens(state, { problem, selected, solution, chosen }) {
     const { feasible, support, conflict, rows } = solution,
-      marked = new Set(); // the support, or who is in conflict
+      marked = new Set(); // the support, or the tokens in conflict
     if (feasible) for (const j of support) marked.add(`${rows[j].input}.${rows[j].token}`);
     else for (const { input, token, anchor } of conflict) marked.add(`${input}.${token}`).add(`${input}.${anchor}`);
     const colour = colourOf(chosen ? chosen.slot : undefined),
@@ -177,7 +177,7 @@ export class TokensView {
       }
   }
 
-  /** One token, where anything about it is new. */
+  /** Update one token if something about it changed. */
   drawToken(node, look) {
     const before = node.look;
     if (before && Object.keys(look).every((name) => look[name] === before[name])) return;
@@ -197,7 +197,7 @@ export class TokensView {
       class: `token handle${picked ? " chosen" : ""}${supports ? " support" : ""}${clashes ? " clashing" : ""}${on ? " on" : ""}`,
       style: `--own:${filled ? colour : "var(--paper)"};--ring:${colour}`,
     });
-    // Each part is placed by itself: groups with a transform are painted and sorted one by one.
+    // Place each part by itself: browsers paint groups with a transform one by one.
     const [touch, ring, mark, label, number] = node.children,
       [left, top] = [a.toFixed(2), b.toFixed(2)];
     for (const circle of [touch, ring]) set(circle, { cx: left, cy: top });

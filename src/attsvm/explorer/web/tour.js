@@ -1,4 +1,4 @@
-// A guided tour of seven steps: each sets the scene and says what to try.
+// A guided tour of seven steps: each shows a problem and says what to try.
 import { $ } from "explorer/dom.js";
 
 export const STEPS = [
@@ -85,13 +85,13 @@ export class Tour {
     return undefined;
   }
 
-  /** The tour shows problems of its own; what it found here is kept for its end. */
+  /** Start the tour, which shows other problems; the current one is restored at its end. */
   begin() {
     this.app.problems.keep();
     this.found = this.app.state;
   }
 
-  /** On a wide page the card floats in a corner; on a narrow one it heads what it tells of, to cover nothing. */
+  /** On a wide page the card is in a corner; on a narrow page it is at the top of its subject, and covers nothing. */
   mark(at) {
     for (const node of document.querySelectorAll(".toured")) node.classList.remove("toured");
     const node = at && document.querySelector(`[data-tour="${at}"]`),
@@ -104,7 +104,7 @@ export class Tour {
     requestAnimationFrame(() => node.scrollIntoView(place)); // after the frame that draws the new problem
   }
 
-  /** Back to what was here before. */
+  /** Restore the problem from before the tour. */
   end() {
     const { found } = this;
     this.close();

@@ -14,7 +14,7 @@ export const LOSSES = {
   correlation: { value: (f) => -f, logSlope: () => 0 },
 };
 
-/** What an optimizer is: kind steepest with the p of its norm, gd, or mirror with the p of its potential; p as asked. */
+/** The kind of an optimizer, steepest, gd or mirror, with the p of its norm or its potential. */
 export const RULES = {
   normalised: () => ({ kind: "steepest", p: 2 }),
   gd: () => ({ kind: "gd", p: 2 }),
@@ -24,7 +24,7 @@ export const RULES = {
   mirror: (p) => ({ kind: "mirror", p }),
 };
 
-/** The problem in flat arrays, with room for one look at it. */
+/** The problem in flat arrays, with the work space of one gradient. */
 export function compiled(problem, loss) {
   const { inputs } = problem,
     n = inputs.length,
@@ -61,9 +61,9 @@ export function compiled(problem, loss) {
 }
 
 /**
- * Scores of an input as training sees them: of tokens that no weight tells apart the mean of theirs, and one
- * number where only rounding tells two apart. A token that scores as the winner does not pull: past saturation
- * its rounding, or a copy that pulls nowhere, would hide the others.
+ * The scores of an input for training: tokens with equal keys get the mean of their scores, and scores that differ by
+ * rounding get one number. A token with the score of the winner has no gradient: past saturation its rounding error,
+ * or a copy of the winner with zero direction, would hide the other tokens.
  */
 function asTrained({ tokens, query, scores }) {
   const blind = query.every((z) => z === 0),
@@ -104,7 +104,7 @@ function others(data, i, at) {
   return total;
 }
 
-/** Scores γ_t = Y v·x_t of a head that trains along. */
+/** Scores γ_t = Y v·x_t of a head that trains. */
 function scoreBy(data, head) {
   for (let i = 0; i < data.n; i++)
     for (let t = data.first[i]; t < data.first[i + 1]; t++)
@@ -114,7 +114,7 @@ function scoreBy(data, head) {
 /**
  * Gradient of the mean loss in W, relative to the winning token a of each input:
  *     1/n Σ_i ℓ'(f_i) Σ_{t≠a} s_t (g_t − ḡ)(x_t − x_a) z_iᵀ,   g_t = γ_t − γ_a,   ḡ = Σ_{t≠a} s_t g_t
- * Leaves the mantissa in data.pull and returns the log scale: the true gradient is mantissa · e^scale.
+ * Writes the mantissa to data.pull and returns the log scale: the gradient is mantissa · e^scale.
  */
 export function gradient(data, W) {
   const { n, e, Z, top, level, turnX, turnY, pull } = data;
@@ -126,10 +126,10 @@ export function gradient(data, W) {
     if (top[i] + level[i] > largest) largest = top[i] + level[i];
   }
   pull.fill(0);
-  if (largest === -Infinity) return 0; // no token of any input pulls
+  if (largest === -Infinity) return 0; // the gradient is zero
   for (let i = 0; i < n; i++) {
     if (top[i] === -Infinity) continue;
-    // Token part and row part of the scale apart: −5000.1 − 0.7 first would round away four digits.
+    // Keep the token part and the row part of the scale separate: the sum −5000.1 − 0.7 would lose four digits.
     const factor = -Math.exp(top[i] - token + (level[i] - (largest - token))) / n,
       x = factor * turnX[i],
       y = factor * turnY[i];
@@ -143,8 +143,8 @@ export function gradient(data, W) {
 
 /**
  * The part of input i, Σ_{t≠a} s_t (g_t − ḡ)(x_t − x_a) = turn · e^(top + row), and log(−ℓ'(f)) + row = level.
- * top is the largest relative logit of a token that pulls, whose score is not the winner's: weights of those that
- * pull are taken relative to it, so that none underflows. −∞ where none does.
+ * top is the largest relative logit of a token whose score differs from the winner's. The attention of such tokens is
+ * computed relative to it, so that it does not underflow. −∞ without such a token.
  */
 function turnOf(data, W, i) {
   const { first, X, logits, scores, loss } = data,
@@ -194,7 +194,7 @@ function headGradient(data) {
   const { n, slope, labels, headPull, outX, outY } = data;
   let largest = -Infinity;
   for (let i = 0; i < n; i++) {
-    if (outX[i] === 0 && outY[i] === 0) slope[i] = -Infinity; // it pulls nowhere, and must not hide the others
+    if (outX[i] === 0 && outY[i] === 0) slope[i] = -Infinity; // its gradient is zero, and must not hide the others
     if (slope[i] > largest) largest = slope[i];
   }
   headPull.fill(0);
@@ -237,9 +237,9 @@ export function usualGradient(data, W) {
   return 0;
 }
 
-const MACHINE = 2.2e-16; // what published code adds to the lengths it divides by
+const MACHINE = 2.2e-16; // published code adds it to lengths before it divides by them
 
-/** One step of a rule on what is trained, W or its factors, in place; `dual` is mirror descent's memory; `added` goes to the gradient's length. */
+/** One step of a rule on W or its factors, in place. dual: state of mirror descent. added: to the gradient's length. */
 function update(rule, lr, W, dual, g, logScale, added, room) {
   const { kind, p } = rule,
     size = added || kind === "mirror" ? normOf(g, dualOf(p)) : 1;
@@ -263,7 +263,7 @@ const signedPower = (x, power) => (power === 1 ? x : Math.sign(x) * Math.abs(x) 
 
 // ---------------------------------------------------------------- runs
 
-/** A run in progress: W, what is trained (W itself, or the factors of a prompt) and, where the head trains too, v. */
+/** A run: W, the trained parameters (W, or the factors of a prompt) and, if the head trains, v. */
 export function newRun(start, rule, head = null, factored = false) {
   const memory = (x) => rule.kind === "mirror" && Float64Array.from(x, (w) => signedPower(w, rule.p - 1));
   const W = Float64Array.from(start),
@@ -278,7 +278,7 @@ export function newRun(start, rule, head = null, factored = false) {
   };
 }
 
-/** `count` steps of a run. usual: with the formula that stalls. A step to a weight that is no number is dropped. */
+/** `count` steps of a run. usual: use the formula that stalls. A step to a weight that is not finite is dropped. */
 export function advance(data, run, rule, lr, count, usual = false) {
   const { W, trained, v } = run,
     { kept, pull, headPull } = data,
@@ -319,7 +319,7 @@ export function logAttention(data, W) {
 /** The token of each input with the largest logit at W. */
 export const attended = (data, W) => Array.from({ length: data.n }, (_, i) => attend(data, W, i) - data.first[i]);
 
-/** Those tokens as a selection's key, where each has most of its input's attention; otherwise null. */
+/** The key of the selection of these tokens, if each has most of its input's attention; otherwise null. */
 export function decided(data, W) {
   let key = "";
   for (let i = 0; i < data.n; i++) {

@@ -1,4 +1,4 @@
-// What the page says: the verdict on the chosen tokens, and where the starts end.
+// Sentences of the page: the verdict on the selected tokens, and the ends of the starts.
 import { $, escaped, shown, text } from "explorer/dom.js";
 import { letterOf, limitExponent, programExponent, stepExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
@@ -54,14 +54,14 @@ export const normName = (p) => (p === Infinity ? "l∞" : `l${shown(p, 3)}`);
 const ruleName = (state) =>
   RULE_NAMES[state.rule] || `${state.rule === "mirror" ? "mirror" : "steepest"} descent, p = ${shown(state.ruleP, 3)},`;
 
-/** What the law of halves predicts of the factors, in a line. */
+/** The prediction of the law of halves for the factors, in a line. */
 function halves(state) {
   const limit = limitExponent(state);
   if (limit === null) return "says nothing of mirror descent";
   return `${normName(stepExponent(state))} steps on k and q → ${normName(limit)}${limit < 1 ? ", not convex" : ""}`;
 }
 
-/** Whose program training tends to, and which one is shown. */
+/** The program to which training tends, and the program shown. */
 export function normWords(state) {
   const limit = limitExponent(state),
     shownNorm = normName(programExponent(state)),
