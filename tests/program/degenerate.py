@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.norms import Entrywise
-from tests.program.cases import Array, Case, Random, anchors, choice, planted, powers, tied
+from tests.program.cases import ALL_TOKENS, Array, Case, Random, anchors, choice, planted, powers, tied
 
 SOME = (0.3, 0.6, 0.9)
 
@@ -35,6 +35,7 @@ def together(r: Random) -> Case:
 def repeated(r: Random) -> Case:
     """Every example up to a hundred times, now and then one of them with another winner."""
     case, times = planted(r), int(10 ** r.uniform(0.5, 2))
+    times = min(times, max(2, ALL_TOKENS[-1] // case.selected.size))
     case = replace(case, norm=Entrywise(float(r.choice([1.001, 50]))) if r.random() < 0.2 else case.norm)
     queries = None if case.queries is None else np.tile(case.queries, (times, 1))
     selected = np.tile(case.selected, (times, 1))

@@ -256,6 +256,8 @@ def hopeless(case: Case, multipliers: Array) -> bool:
     rows = Rows.of(case)
     lam = np.where(rows.tied, multipliers, np.maximum(multipliers, 0.0))
     M = (Whole.of(lam) @ rows.A).numbers()
+    if not M.any() and (lam[rows.b > 0] > 0).any():
+        return True  # Farkas' lemma; a zero row has no length
     lengths = [_root(sum(x * x for x in row)) for row in rows.A.numbers()]
     total = sum(Decimal(x) * l for x, l, b in zip(lam, lengths, rows.b, strict=True) if b > 0)
     if total > 0 and _root(sum(x * x for x in M)) <= Decimal(HELD) * total:

@@ -13,13 +13,13 @@ import numpy as np
 
 from attsvm.norms import Entrywise, MaxNorm, Schatten, frobenius
 from tests.program import degenerate
-from tests.program.cases import Case, Random, anchors, choice, planted, powers, tied
+from tests.program.cases import Case, Random, anchors, choice, grown, planted, powers, tied
 
 
-def draw(family: str, seed: int) -> Case:
-    """The program number `seed` of a family."""
-    names = list(FAMILIES)
-    return FAMILIES[family](np.random.default_rng([names.index(family), seed]))
+def draw(family: str, seed: int, scale: int = 0) -> Case:
+    """The program number `seed` of a family; scale: 0 small, 1 medium, 2 large."""
+    number = [list(FAMILIES).index(family), seed]
+    return FAMILIES[family](Random([*number, scale] if scale else number, scale))
 
 
 # ---------------------------------------------------------------------- the families
@@ -48,7 +48,7 @@ def near_parallel_queries(r: Random) -> Case:
 def tiny_margins(r: Random) -> Case:
     """Rows around a plane: the best margin is 1e-6 … 1e-10 of their length."""
     d, e = int(r.integers(2, 6)), int(r.choice([1, 1, 2, 3]))
-    n, T = int(r.integers(2, 6)), int(r.integers(2, 6))
+    n, T = grown(r, int(r.integers(2, 6)), int(r.integers(2, 6)))
     W, queries = r.standard_normal((d, e)), np.ones((n, 1)) if e == 1 else r.standard_normal((n, e))
     direction = queries @ W.T
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -201,7 +201,7 @@ def vocabulary(r: Random) -> Case:
 
 def orthogonal(r: Random) -> Case:
     """Orthogonal tokens and queries, and an exponent far from two."""
-    case = planted(r, sizes=(4, 4, 4, 4))
+    case = planted(r, sizes=((4, 8, 16)[r.scale],) * 4, grow=False)  # n · T unknowns
     n, T = case.selected.shape
     keys = np.tile(np.eye(T), (n, 1, 1)) * powers(r, -2, 2)
     exponent = r.choice([1.001, 1.01, 1.05, 1.2, 1.8, 2.5, 6, 20, 50])

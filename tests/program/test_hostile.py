@@ -31,6 +31,19 @@ def test_every_answer_is_true_in_exact_arithmetic(family):
     assert count[exact.NOT_CERTIFIED] <= UNPROVABLE.get(family, 0), count
 
 
+@pytest.mark.parametrize("scale", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_of_medium_and_large_programs_are_true_in_exact_arithmetic(family, scale):
+    outcomes = [exact.outcome(draw(family, seed, scale)) for seed in range(2)]
+    assert not any(word[0].isupper() for word in outcomes), outcomes
+
+
+@pytest.mark.parametrize("family", ["near_ties", "scales", "ragged", "uneven_margins"])
+def test_every_family_grows(family):
+    sizes = [max(draw(family, seed, scale).selected.size for seed in range(9)) for scale in range(3)]
+    assert sizes[0] <= 25 < sizes[1] <= 1_000 < sizes[2] <= 20_000
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("family", "seed"),

@@ -257,3 +257,16 @@ def test_the_rows_of_some_examples_lead_to_the_answer_of_all(monkeypatch, e, sla
     monkeypatch.setattr(careful, "solve_in_extended_precision", lambda *_: None)
     with pytest.warns(NotCertified):
         assert not max_margin(tokens, chosen, slack=slack).certified
+
+
+@pytest.mark.parametrize("slack", [1e-3, 1.0, 1e3, 1e6, 1e9])
+@pytest.mark.parametrize("size", [1, 30])
+def test_most_of_a_thousand_examples_fall_short_at_any_price(slack, size):
+    # Their multipliers go from zero to C: a σ that follows the rows alone takes dozens of moves.
+    r = np.random.default_rng(0)
+    tokens = Tokens(np.round(size * 10 * r.standard_normal((1000, 2, 5))), r.standard_normal((1000, 4)))
+    selected = r.integers(2, size=1000)
+    solution = max_margin(tokens, selected, slack=slack)
+    assert solution.certified
+    assert (solution.shortfall > 1e-6).mean() > 0.3
+    assert not replace(solution, W=0.999 * solution.W).certified

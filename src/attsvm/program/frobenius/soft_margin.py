@@ -38,6 +38,16 @@ OUTER, INNER, PATIENCE = 60, 30, 10
 FIRST_SIGMA, SIGMA_GROWTH, LARGEST_SIGMA = 10.0, 5.0, 1e9
 """σ per squared length of a row: at first, its growth, and the most that rounding allows."""
 
+LEAST_SHARE, MOST_SHARE = 1e-3, 1e3
+"""σ, at first at least and later at most, as shares of C per mean shortfall. With a smaller one the
+multipliers of examples that fall short would take dozens of moves from zero to C."""
+
+ABSURD = 1e16
+"""C per mean shortfall and squared length of a row, beyond which σ follows the rows alone."""
+
+OPEN = 1e-10
+"""A larger gap is tried once more with a σ that follows the rows alone at first."""
+
 ROUNDING = 1e-12
 """Shortfall of a margin, relative to the required one, that is not meant."""
 
@@ -81,7 +91,10 @@ class SoftMargin:
             W, lam, gap = _AugmentedLagrangian(rows, start).solve(goal, incomplete)
             if start and gap > goal:  # with a large C the answer of the previous pool may be a bad start
                 cold = _AugmentedLagrangian(rows, None).solve(goal, incomplete)
-                W, lam, _ = cold if cold[2] < gap else (W, lam, gap)
+                W, lam, gap = cold if cold[2] < gap else (W, lam, gap)
+            if gap > max(goal, OPEN):  # prices that differ much need a smaller σ first
+                slow = _AugmentedLagrangian(rows, None, cautious=True).solve(goal, incomplete)
+                W, lam, _ = slow if slow[2] < gap else (W, lam, gap)
         allowed[rows.example[rows.starts]] = rows.most(rows.required - rows.margins(W))
         self.previous = W, rows.rows.spread(lam)
         multipliers[rows.order] = lam
@@ -111,17 +124,21 @@ class _Best:
 class _AugmentedLagrangian:
     """State: W (d, e) and its margins (k,); the centre λ' (k,) and σ.
 
-    unit: mean squared length of a row; start: a W and multipliers to start from.
+    unit: mean squared length of a row; start: a W and multipliers to start from; cautious: σ follows the
+    rows alone, not C.
     """
 
-    def __init__(self, rows: Hinged, start: tuple[Float, Float] | None) -> None:
+    def __init__(self, rows: Hinged, start: tuple[Float, Float] | None, cautious: bool = False) -> None:
         self.rows, self.price, free = rows, rows.hinges.price, ~rows.tied
         self.unit = max(float((rows.length[free] ** 2).sum()) / max(int(free.sum()), 1), 1e-300)
         self.W, self.centre = (self._start(), 0.0 * rows.length) if start is None else start
         self.margins = rows.margins(self.W)
         # More than ten times C of σ would let every multiplier jump from end to end.
         short = float(np.abs(rows.required - self.margins)[free].mean())
-        self.sigma = min(FIRST_SIGMA / self.unit, 10 * float(self.price.max()) / max(short, 1e-300))
+        leap = float(self.price.max()) / max(short, 1e-300)
+        heeded = 0.0 if cautious or leap > ABSURD / self.unit else leap
+        self.sigma = min(max(FIRST_SIGMA / self.unit, LEAST_SHARE * heeded), 10 * leap)
+        self.largest_sigma = max(LARGEST_SIGMA / self.unit, MOST_SHARE * heeded)
 
     def _start(self) -> Float:
         """The best multiple of Σ_i C_i (mean row of example i)."""
@@ -160,7 +177,7 @@ class _AugmentedLagrangian:
         paid = ~rows.tied & (multipliers > 0)
         idle = float(multipliers[paid] @ (self.margins - level[rows.group])[paid])
         total = rows.total(multipliers)
-        room = self.price - total
+        room = np.maximum(self.price - total, 0.0)  # less than nothing is rounding
         closed = residual + idle
         return closed + float(room @ short), closed + float(np.minimum(room, total) @ short)
 
@@ -187,7 +204,7 @@ class _AugmentedLagrangian:
             if best.gap <= goal or best.age >= PATIENCE:
                 break
             self.centre = multipliers
-            self.sigma = min(self.sigma * SIGMA_GROWTH, LARGEST_SIGMA / self.unit)
+            self.sigma = min(self.sigma * SIGMA_GROWTH, self.largest_sigma)
         W, multipliers = self._exact(best.W, best.multipliers) if goal <= GOOD else (best.W, best.multipliers)
         return self._lifted(W, incomplete), multipliers, best.gap
 
@@ -237,7 +254,9 @@ class _AugmentedLagrangian:
             gap, measured = self._gap(multipliers, residual)
             size, cancelling = 0.5 * float(np.vdot(self.W, self.W)), self._cancelling(multipliers)
             if residual <= max(SHARE * measured, 1e-3 * GOOD * size, 1e-28 * cancelling):
-                return multipliers, gap / max(size, 1e-3 * cancelling, 1e-300), True
+                # What cancels excuses a gap by its rounding, and never one of the size of the value.
+                scale = min(1e-3 * cancelling, self._primal(self.W, self.margins))
+                return multipliers, gap / max(size, scale, 1e-300), True
             free = self.rows.tied | (multipliers > 0)
             step = FreeRows(self.rows, free).direction(gradient, self.sigma)
             multipliers = self._move(gradient, step)
@@ -262,7 +281,8 @@ class _AugmentedLagrangian:
                 high, high_slope = length, slope
             else:
                 low, low_slope = length, slope
-            share = -low_slope / (high_slope - low_slope)
+            rise = high_slope - low_slope
+            share = -low_slope / rise if rise > 0 else 0.5
             length = low + (high - low) * min(max(share, 0.1), 0.9)
         self.W, self.margins = self.W + length * step, self.margins + length * moved
         return multipliers
