@@ -139,7 +139,7 @@ def _reader(module: nn.Module, readers: Mapping[type[nn.Module], QueryKey]) -> M
 
 
 def _in_dtype_of(module: nn.Module, inputs: Inputs) -> Inputs:
-    """Inputs in the type of the module's weights: autocast converts other types, our products do not."""
+    """Inputs in the type of the module's weights: autocast converts other types, but our products do not."""
     dtype = next((w.dtype for w in module.parameters() if w.is_floating_point()), None)
     copies: dict[int, Any] = {}
 
@@ -154,7 +154,7 @@ def _in_dtype_of(module: nn.Module, inputs: Inputs) -> Inputs:
 
 
 def _detached(value: Any, copies: dict[int, Any]) -> Any:
-    """Tensors without their graph, which would keep the last step in memory; no caches."""
+    """Tensors detached from their graph, which would keep the last step in memory; caches become None."""
     if isinstance(value, Tensor):
         return copies.setdefault(id(value), value.detach())
     if isinstance(value, tuple | list):

@@ -49,23 +49,26 @@ def largest_entries(tensors: Tensors) -> Tensors:
     return list(torch._foreach_max(torch._foreach_abs(tensors)))
 
 
-def or_one(size: Tensor) -> Tensor:
-    """A divisor: one where a size is zero. NaN stays NaN."""
+def divisor(size: Tensor) -> Tensor:
+    """The size, or one where it is zero. NaN stays NaN."""
     return torch.where(size == 0, torch.ones_like(size), size)
 
 
 def finite(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Matrices (…, m, n) that can be factored, and what to add to their spectra (…, 1): 0, or NaN for NaN."""
+    """Matrices (…, m, n) with zeros for what is not finite, and numbers (…, 1) to add to their spectra.
+
+    A decomposition refuses NaN and infinity: a number is NaN where its matrix has such an entry, else 0.
+    """
     return torch.where(torch.isfinite(matrix), matrix, 0), (matrix - matrix).sum(-1).sum(-1, keepdim=True)
 
 
 def dual_sizes(norm: Norm, grads: Tensors, joint: bool) -> Tensors:
     """‖g‖_q of every gradient, 1/p + 1/q = 1, or jointly of all; 1 where it is zero."""
     q = norm.dual.p
-    scales = [or_one(x) for x in _joined(largest_entries(grads), math.inf, joint)]
+    scales = [divisor(x) for x in _joined(largest_entries(grads), math.inf, joint)]
     # Divide by the largest entry first: powers of gradients of 1e±150 would over- or underflow.
     sizes = _joined(_lengths(torch._foreach_div(grads, scales), q), q, joint)
-    return [or_one(size) * scale for size, scale in zip(sizes, scales, strict=True)]
+    return [divisor(size) * scale for size, scale in zip(sizes, scales, strict=True)]
 
 
 def steepest(norm: Norm, grads: Tensors, joint: bool, polar: str = "svd") -> Tensors:
@@ -107,13 +110,13 @@ def _joined(sizes: Any, q: float, joint: bool) -> Tensors:
 def _rows(norm: Norm, grads: Tensors, joint: bool) -> Tensors:
     """Every row, at the length that the entrywise step of all rows' lengths gives it."""
     matrices = _matrices(norm, grads)
-    scales = [or_one(m.abs().amax(1, keepdim=True)) for m in matrices]  # squares of 1e-200 would be zero
+    scales = [divisor(m.abs().amax(1, keepdim=True)) for m in matrices]  # squares of 1e-200 would be zero
     units = torch._foreach_div(matrices, scales)
     sizes = [torch.linalg.vector_norm(unit, dim=1, keepdim=True) for unit in units]
     lengths = torch._foreach_mul(sizes, scales)
     steps = steepest(Entrywise(norm.p), lengths, joint)
     rows = zip(grads, units, sizes, steps, strict=True)
-    return [(unit / or_one(size) * step).reshape(g.shape) for g, unit, size, step in rows]
+    return [(unit / divisor(size) * step).reshape(g.shape) for g, unit, size, step in rows]
 
 
 def _foreach_sign(tensors: Tensors) -> Tensors:
@@ -178,7 +181,7 @@ def _stack_directions(stack: Tensor, p: float) -> Tensor:
     G = stack.mT if tall else stack
     if p == math.inf and G.is_cuda and G.dtype == torch.float32:
         G = G.to(torch.bfloat16)
-    G = G / or_one(torch.linalg.matrix_norm(G, keepdim=True))
+    G = G / divisor(torch.linalg.matrix_norm(G, keepdim=True))
     G = _polar(G) if p == math.inf else _third_root(G)
     return (G.mT if tall else G).to(stack.dtype)
 
@@ -195,8 +198,8 @@ def _polar(G: Tensor) -> Tensor:
 def _third_root(G: Tensor) -> Tensor:
     """(G Gᵀ)^{−1/3} G, at Schatten norm 4 one."""
     M = G @ G.mT
-    G = rooted(M / or_one(torch.linalg.matrix_norm(M, keepdim=True)), G, 3, ROOT_STEPS)
-    return G / or_one(torch.linalg.matrix_norm(G @ G.mT, keepdim=True).sqrt())
+    G = rooted(M / divisor(torch.linalg.matrix_norm(M, keepdim=True)), G, 3, ROOT_STEPS)
+    return G / divisor(torch.linalg.matrix_norm(G @ G.mT, keepdim=True).sqrt())
 
 
 def rooted(M: Tensor, G: Tensor, r: int, steps: int) -> Tensor:

@@ -296,9 +296,9 @@ def shrink_each(weights: list[Tensor], factors: Tensor) -> None:
 def shrink_rows(queries: list[Tensor], keys: list[Tensor], groups: int, factors: Tensor) -> None:
     """Multiply the logits of head h by factor_h: √factor_h in the queries and √factor_h in the keys.
 
-    queries, keys: views (blocks, rows, …) with the rows of all heads. Where heads share keys, which cannot
-    shrink for one head alone, factor_h goes to the queries. Rotary positions turn and do not stretch, so the
-    same holds with them.
+    queries, keys: views (blocks, rows, …) with the rows of all heads. Keys that heads share cannot shrink for
+    one head alone: there factor_h goes to the queries. Rotary positions do not change this, because they keep
+    lengths.
     """
     shared = len(factors) != groups
     for tensors, power in ((queries, 1.0 if shared else 0.5), (keys, 0.0 if shared else 0.5)):
@@ -332,9 +332,9 @@ class ProjectedSlices:
         shrink_rows(self.query_layer.tensors, self.key_layer.tensors, self.heads[1], factors)
 
     def stretch(self, outputs: Mapping[nn.Module, Tensor]) -> Tensor:
-        """The factor from the layers' outputs to the lengths of queries times keys; NaN where it varies.
+        """How much longer queries and keys are than the layers' outputs, as one factor; NaN where it varies.
 
-        Rotary positions turn and do not stretch. Norms stretch each vector by a factor of its own.
+        Rotary positions rotate vectors and keep their lengths. Norms stretch each vector by its own factor.
         """
         product = self.query.new_ones((), dtype=torch.double)
         sides = zip((self.query_layer, self.key_layer), (self.query, self.key), self.heads, strict=True)

@@ -93,9 +93,9 @@ class Watch:
 
         threshold: a number or what `probe.threshold_at_fpr` returned, for all probes or {layer: …} for some;
             sure=True takes the upper end of its interval. call(layer, sequence, score) is called the first
-            time that a probe's score of a sequence passes; with stop=False nothing else happens. A NaN, which
-            no state should give, passes.
-        every: compare the scores after so many tokens, those of all tokens since the last comparison. These
+            time that a probe's score of a sequence passes; with stop=False nothing else happens. NaN passes,
+            because what cannot be scored must not go on.
+        every: compare after so many tokens, then the scores of all tokens since the last comparison. These
             tokens are read together, which costs little more than reading one; a sequence may end so many
             tokens late.
         The score is that of all tokens that the model has read; the next pass reads the token just chosen.
@@ -175,10 +175,10 @@ def watch(model: nn.Module, probes: Mapping[int, Any], *, skip: int = 1) -> Watc
         language model's first token is, as `heads.activations` leaves it out.
 
     A prompt is read as one block, then token by token with the cache; padding does not count, nor does what
-    comes after a sequence's end. The scores equal `decision_function` of the same states. A chat that goes on
-    in the same cache is one text: another `generate`, or a block, goes on scoring every row, and its mask
-    says what is in answers that had ended. Beams and assisted decoding are refused. Works with transformers'
-    decoders (Llama, Mistral, Qwen, Gemma, GPT-2, …).
+    comes after a sequence's end. The scores equal `decision_function` of the same states. A chat in one cache
+    is one text: another `generate`, or another block, continues the score of every row, and its mask says
+    which tokens of the earlier answers count. Beams and assisted decoding are refused. Works with the
+    decoders of transformers (Llama, Mistral, Qwen, Gemma, GPT-2, …).
     """
     if not isinstance(probes, Mapping) or not probes:
         raise ValueError(f"probes is {probes!r}. Pass {{layer: probe}}.")
