@@ -256,6 +256,16 @@ def test_runs_of_a_solution_are_compared_with_as_many_of_a_path(problem):
     np.testing.assert_allclose(margin_ratio(runs, solution), 1.0)
 
 
+def test_a_program_that_requires_no_margin_has_no_direction(problem):
+    tokens, _, solution = problem
+    path = ray(tokens, solution.W)
+    order = max_margin(tokens, solution.selected, required=0.0)  # W = 0: no run fails to tend to it
+    verdict = compare(path, order)
+    assert verdict.status == "not applicable" and "requires a margin" in verdict.reason
+    some = max_margin(tokens, solution.selected, required=np.arange(tokens.n) == 0)
+    assert compare(ray(tokens, some.W + 1e-3 * solution.W), some)["margin ratio"] > 0.9
+
+
 @pytest.mark.parametrize("tolerance", [2, 1, -1, -1e-9, np.nan, np.inf, "0.01", None, True])
 def test_a_tolerance_under_which_everything_holds_is_refused(problem, tolerance):
     tokens, _, solution = problem

@@ -10,7 +10,22 @@ import pytest
 from attsvm import Tokens
 from attsvm.training import attention
 from attsvm.training.data import arrays
-from tests.training.one_step import OPTIMIZERS, ROUTES, TOLERANCE, WEIGHTS, Case, consistent, draw, error
+from tests.training.one_step import (
+    COUNTS,
+    HEADS,
+    LENGTHS,
+    LOSSES,
+    OPTIMIZERS,
+    ROUTES,
+    RUNS,
+    TOLERANCE,
+    WEIGHTS,
+    WIDTHS,
+    Case,
+    consistent,
+    draw,
+    error,
+)
 
 pytestmark = pytest.mark.usefixtures("long_programs")
 
@@ -32,6 +47,10 @@ CASES = [
     Case("full", "linear", "logistic", "mirror, true length", "mini-batch", d=1, e=1, T=3, n=9),
     Case("full", "linear", "logistic", "frobenius", "kernel", d=1, e=1, T=3, n=9, runs=2),
     Case("diagonal key-query", "linear", "logistic", "gd", d=2, e=2, T=1, n=1, runs=33),
+    Case("two heads", "trained", "correlation", "mirror", "mini-batch", d=3, e=1, T=2, n=17, mask=True),
+    Case("diagonal", "log-odds", "exponential", "adam", "blocks", d=3, e=3, T=3, n=2),
+    Case("full", "relu", "logistic", "l1", "stream", d=3, e=3, T=2, n=9, mask=True),
+    Case("key-query", "squared error", "correlation", "linf", d=3, e=2, T=1, n=2, runs=9),
 ]
 
 
@@ -46,6 +65,16 @@ def test_a_wrong_step_would_be_seen(monkeypatch):
     wrong = lambda *given: gradient(*given)._replace(log_scale=gradient(*given).log_scale + 1e-6)  # noqa: E731
     monkeypatch.setattr(attention, "gradient", wrong)
     assert error(Case(d=2, e=1, T=4, n=3)) > TOLERANCE
+
+
+def test_the_cases_have_every_kind_and_every_size():
+    # Each pair of a route and a width, and each value of the others; gradient_scan.py draws from the product.
+    names = {"weight": WEIGHTS, "head": HEADS, "loss": LOSSES, "optimizer": OPTIMIZERS, "mask": (False, True)}
+    sizes = {"d": WIDTHS, "e": WIDTHS, "T": LENGTHS, "n": COUNTS, "runs": RUNS}
+    for name, values in (names | sizes).items():
+        assert {getattr(case, name) for case in CASES} == set(values), name
+    assert {(case.route, case.d == 1) for case in CASES} >= {(r, True) for r in ROUTES}
+    assert {case.route for case in CASES if case.d > 1} >= set(ROUTES) - {"kernel"}
 
 
 def test_random_cases_reach_every_kind_and_fit_together():
