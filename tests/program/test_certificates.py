@@ -94,6 +94,16 @@ def test_the_tie_of_a_large_example_holds_in_logits_beside_a_margin_that_no_row_
     assert solution.certified and abs(_exact_logit(keys[2, 0], solution.W)) <= 1e-8  # it was off by 2.4
 
 
+@pytest.mark.parametrize("size", [1e-100, 1e-250, 1e-300])
+@pytest.mark.parametrize("selected", [[[1, 1], [1, 0]], [[1, 0], [1, 0]]], ids=["tied", "alone"])
+def test_an_example_without_a_losing_token_is_no_unit_of_the_others(selected, size, norm):
+    keys, selected = np.array([[[0.0, size], [0, 2 * size]], [[1, 0], [0, 0]]]), np.array(selected, bool)
+    mask = selected | [[False], [True]]
+    solution = max_margin(Tokens(keys, mask=mask), selected, norm)
+    assert solution.certified  # with keys of size 1e-300, W was 8e28 and certified, too
+    np.testing.assert_allclose(solution.W, [[1], [0]], atol=1e-9)
+
+
 def _exact_logit(key, W):
     return float(sum(Fraction(x) * Fraction(w) for x, w in zip(key.tolist(), W[:, 0].tolist(), strict=True)))
 

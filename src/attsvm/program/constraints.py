@@ -47,7 +47,8 @@ class Constraints:
         by a power of two, so that no product over- or underflows. Keys may be Stored.
     anchor (…, n): index of the first selected token.
     active (…, n, T): rows that exist; tied (…, n, T): the active rows that are equalities.
-    required (…, n): the margin that each example requires of the scaled rows, ≥ 0, the largest near one.
+    required (…, n): the margin that each example requires of the scaled rows, ≥ 0, the largest near one;
+        0 where no token loses.
     reach (…, n): no row of the example is longer, |x_a − x_t| |z| ≤ reach.
     units: of rows, margins, weights and prices.
     """
@@ -70,7 +71,9 @@ class Constraints:
         keys, queries, exponent, reach = tokens.in_units
         anchor = selection.argmax(-1)
         active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
-        margins = _asked(as_required(tokens, required), np.asarray((tokens.mask & ~selection).any(-1)))
+        # What an example without a losing token requires, no row asks for: it is no unit of other rows.
+        asks = (tokens.mask & ~selection).any(-1)
+        margins = np.where(asks, as_required(tokens, required), 0.0)
         scaled, unit = near_one(margins, exponent)
         hard = np.full(margins.shape, np.inf)
         units = Units(margins, hard if slack is None else slack, exponent, unit, np.zeros_like(unit))
@@ -122,7 +125,7 @@ class Constraints:
     @cached_property
     def relaxed(self) -> bool:
         """Whether some row requires no margin: ties, and examples that require the order alone."""
-        return bool(self.tied.any() or not self.required.min() > 0)
+        return bool(self.tied.any() or (self.separating.any(-1) & ~(self.required > 0)).any())
 
     @property
     def longest(self) -> Float:
@@ -431,16 +434,6 @@ def as_required(tokens: Tokens, required: ArrayLike) -> Float:
     if not np.isfinite(margins).all() or (margins < 0).any():
         raise ValueError("required must be finite and ≥ 0: the margin each example asks for.")
     return margins
-
-
-def _asked(margins: Float, asks: Bool) -> Float:
-    """The required margins (…, n), where no row asks for one no larger than those that are asked for.
-
-    asks (…, n): the examples with a token that is not selected. Ties are measured against the largest margin.
-    """
-    if asks.all():
-        return margins
-    return np.where(asks, margins, np.minimum(margins, np.where(asks, margins, 0.0).max(-1, keepdims=True)))
 
 
 def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:

@@ -170,7 +170,7 @@ def _certain(program: Constraints, norm: Norm, answer: Answer) -> Bool:
         return np.zeros(program.required.shape[:-1], bool)
     single, unknowns, W = program.runs is None, program.d * program.e, answer.W
     square = float(np.vdot(W, W)) if single else np.einsum("rde,rde->r", W, W)
-    longest = (program.reach / program.required).max(-1)
+    longest = (program.reach / np.where(program.required > 0, program.required, np.inf)).max(-1)
     terms = np.count_nonzero(answer.multipliers) if single else program.active[0].size
     distortion = norms[0].stretch(*shape) * norms[1].stretch(*shape)
     spread = (unknowns + terms) * distortion * EPSILON * longest * square**0.5

@@ -30,7 +30,7 @@ SMALLEST = 1e-140
 class Units:
     """What examples require in the units of the tokens, and what rows and weights are multiplied by.
 
-    required (…, n): the margins, of an example without a losing token at most the largest of the others.
+    required (…, n): the margins; 0 for an example without a losing token.
     slack (…, n): the price C of falling short; ∞: no example may.
     exponent (…, n): a row of the program is 2^−exponent times the row of the tokens.
     unit (…): the weight of the program is 2^−unit times the weight of the tokens.
