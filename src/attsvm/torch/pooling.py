@@ -61,7 +61,7 @@ def pool(logits: Tensor, values: Tensor, mask: Tensor | None = None, *, scale_fr
 class AttentionPooling(nn.Module):
     """Pools tokens (n, T, d) into (n, heads · d) by softmax attention with logits x_tᵀ W z.
 
-    Each head has its own weight W (d, e) in `weights`, so that an optimizer gives each head its own step.
+    Each attention head has its own W (d, e) in `weights`, so that an optimizer gives each head its own step.
     Without `query_width` it is the prompt model: e = 1 and the query is the constant 1. With it, pass
     queries (n, e). Values default to the tokens; tokens where the mask (n, T) is False are ignored.
 

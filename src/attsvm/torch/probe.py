@@ -118,14 +118,13 @@ class Probe(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scores (n,), or (n, k) of several classes; tokens (n, T, d), mask (n, T): True where one counts."""
         logits, values = self._products(tokens, mask)
-        head_mask = None if mask is None else mask[:, None]
-        weights = attention(logits.transpose(1, 2), head_mask).to(values.dtype)
+        weights = self._weights(logits, mask).to(values.dtype)
         return self._scores(torch.einsum("nht,nthk->nhk", weights, values))
 
     def attention(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention (n, h, T)."""
         logits, _ = self._products(tokens, mask)
-        return attention(logits.transpose(1, 2), None if mask is None else mask[:, None])
+        return self._weights(logits, mask)
 
     def start(self, n: int = 1) -> RunningBatch:
         """Before the first token of n sequences."""
@@ -168,6 +167,11 @@ class Probe(nn.Module):
             tokens = torch.cat([feature_map(tokens) for feature_map in self.maps], -1)
         x = tokens.to(self.centre.dtype) - self.centre
         return x @ self.prompts, torch.einsum("ntd,dhk->nthk", x, self.head)
+
+    @staticmethod
+    def _weights(logits: Tensor, mask: Tensor | None) -> Tensor:
+        """Attention (n, h, T) of logits (n, T, h)."""
+        return attention(logits.transpose(1, 2), None if mask is None else mask[:, None])
 
     def _scores(self, pooled: Tensor) -> Tensor:
         scores = pooled.sum(1) + self.intercept
