@@ -86,10 +86,8 @@ class Explanation:
                 votes[str(side)].setdefault(piece.strip().lower(), []).append(abs(vote) if two else vote)
         largest = {}
         for side, of_words in votes.items():
-            order = sorted(of_words, key=lambda word: -sum(of_words[word]) / len(of_words[word]) ** 0.5)[
-                :most
-            ]
-            largest[side] = [(word, float(np.mean(of_words[word])), len(of_words[word])) for word in order]
+            order = sorted(of_words.items(), key=lambda item: -sum(item[1]) / len(item[1]) ** 0.5)
+            largest[side] = [(word, float(np.mean(v)), len(v)) for word, v in order[:most]]
         return largest
 
     def html(self) -> str:

@@ -50,7 +50,7 @@ def as_store(X: Sequences) -> TokenStore:
 def read_sequences(X: Sequences) -> TokenStore | Array:
     """X as a TokenStore; where it is a table (n, d), as scikit-learn can check it.
 
-    The one place that knows all forms in which sequences come.
+    All forms of sequences are recognised here and in `unwrapped`.
     """
     X = unwrapped(X)
     if isinstance(X, TokenStore | list | tuple) and not len(X):
@@ -91,7 +91,7 @@ def unwrapped(X: Array) -> Array:
         if X.ndim == 1:
             X = list(np.asarray(X))
         elif X.ndim == 3:
-            with suppress(TypeError, ValueError):  # `Tokens` says what is wrong with it
+            with suppress(TypeError, ValueError):  # `Tokens` raises the error
                 return X.astype(np.float64)
     if home == "datasets":  # a column of Hugging Face
         X = [np.asarray(x) for x in X]

@@ -50,8 +50,8 @@ class TokenStore:
         names, or of tokens.npy and offsets.npy; or one such file; a Zarr group of `tokens` and `offsets`; or
         one array (n, T, d), as in a .npy file or the `keys` of a file of `Tokens` without a mask.
         """
-        rows, offsets = _opened(Path(path))
-        return cls.from_flat(rows, offsets)
+        store = _opened(Path(path))
+        return cls(store.rows, store.starts, store.lengths)
 
     # ------------------------------------------------------------------ as scikit-learn sees it
 
@@ -186,12 +186,9 @@ def starts_and_lengths(offsets: ArrayLike, N: int) -> tuple[NDArray[np.intp], ND
 
 # ---------------------------------------------------------------------- files
 
-Layout = tuple[Matrix, NDArray[np.intp]]
-"""Matrix (N, d) and its offsets (n + 1,)."""
 
-
-def _opened(path: Path) -> Layout:
-    """Matrix and offsets of activations on disk; see `TokenStore.open`."""
+def _opened(path: Path) -> TokenStore:
+    """Activations on disk; see `TokenStore.open`."""
     if not path.is_dir():
         try:
             return _file(path)
@@ -201,25 +198,19 @@ def _opened(path: Path) -> Layout:
     if (path / "tokens.npy").exists():
         tokens, offsets = (_array(path / f"{name}.npy") for name in ("tokens", "offsets"))
         with naming(path):
-            return _layout(tokens, offsets)
+            return TokenStore.from_flat(tokens, offsets)
     if (path / "zarr.json").exists() or (path / ".zgroup").exists():
         return _zarr(path)
     shards = [_file(shard) for shard in sorted(path.glob("*.safetensors"))]
     if not shards:
         raise BadFile(f"{path}: neither .safetensors, tokens.npy nor Zarr. Pass a folder of shards.")
-    first = np.cumsum([0, *(rows.shape[0] for rows, _ in shards)])
-    joined = [offsets[:-1] + start for (_, offsets), start in zip(shards, first, strict=False)]
+    lengths = np.concatenate([shard.lengths for shard in shards])
     with naming(path):
-        return Shards([rows.array for rows, _ in shards]), np.concatenate([*joined, first[-1:]])
+        rows = Shards([shard.rows.array for shard in shards])
+    return TokenStore(rows, np.cumsum(lengths) - lengths, lengths)
 
 
-def _layout(tokens: Array, offsets: ArrayLike) -> Layout:
-    rows = as_matrix(tokens)
-    starts, _ = starts_and_lengths(offsets, rows.shape[0])
-    return rows, np.append(starts, rows.shape[0])
-
-
-def _zarr(path: Path) -> Layout:
+def _zarr(path: Path) -> TokenStore:
     try:
         import zarr
     except ImportError as missing:
@@ -233,28 +224,27 @@ def _zarr(path: Path) -> Layout:
         check_size(at_once, memory())
         ends = offsets[:]
     with naming(path):
-        return _layout(tokens, ends)
+        return TokenStore.from_flat(tokens, ends)
 
 
-def _file(path: Path) -> Layout:
+def _file(path: Path) -> TokenStore:
     with archive_of(path) as (file, archive):
         headers = archive.headers
         name = "tokens" if "tokens" in headers else "keys"
         if name not in headers:
-            raise BadFile(
-                f"it holds {', '.join(sorted(headers))}. Save `tokens` (N, d) and `offsets` (n + 1,)."
-            )
+            names = ", ".join(sorted(headers))
+            raise BadFile(f"it holds {names}. Save `tokens` (N, d) and `offsets` (n + 1,).")
         shape = headers[name].shape
         padded = len(shape) == 3 and "mask" not in headers
         if not padded and (len(shape) != 2 or "offsets" not in headers):
             remedy = "Save (N, d) and `offsets` (n + 1,), or (n, T, d)"
             raise BadFile(f"{name} has shape {shape}. {remedy}.")
         tokens, *offsets = _arrays(file, archive, [name] if padded else [name, "offsets"])
+    if padded:
+        n, T, d = shape
+        tokens, offsets = tokens.reshape(n * T, d), [np.arange(n + 1) * T]
     with naming(path):
-        if padded:
-            n, T, d = shape
-            return _layout(tokens.reshape(n * T, d), np.arange(n + 1) * T)
-        return _layout(tokens, *offsets)
+        return TokenStore.from_flat(tokens, offsets[0])
 
 
 def _array(path: Path) -> Values:

@@ -25,8 +25,8 @@ DECREASE, CURVATURE = 1e-4, 0.9
 """Wolfe's constants."""
 
 CURVATURE_SLOPE, CURVATURE_PASSES = 2e-2, 20
-"""A search for the optimum asks for the curvature where no partial derivative is larger than the first, and
-again after so many passes."""
+"""A search for the optimum computes the curvature where no partial derivative is above the first number,
+and again after so many passes."""
 
 STALE_STEPS = 8
 """A search ends after so many steps that lower neither the slope nor the value by more than its rounding."""
@@ -243,7 +243,7 @@ class LineSearches:
         rise = evaluation.value - n.value
         rounding = self.noise * np.maximum(np.abs(n.value), 1e-300)
         fell = rise <= DECREASE * n.step * n.directional
-        # Near the optimum values are equal to rounding; slopes still tell (Hager & Zhang 2005).
+        # Near the optimum values are equal to rounding; slopes still differ (Hager & Zhang 2005).
         flat = (rise <= rounding) & (directional <= (1 - 2 * DECREASE) * -n.directional)
         short = (fell | flat) & (directional < CURVATURE * n.directional)
         return StepTest((fell | flat) & ~short & np.isfinite(evaluation.value), short, rise, rounding)

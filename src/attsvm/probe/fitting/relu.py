@@ -108,10 +108,10 @@ def train(objective: Objective, members: int, seed: int) -> Trained:
     of_folds: dict[int, list[Float]] = {}
     for run, run_scores in zip(runs, scores, strict=True):
         of_folds.setdefault(run.fold, []).append(run_scores)
-    losses = [expected_loss(objective, fold, each, members) for fold, each in of_folds.items()]
-    held_out = np.zeros((len(of_folds), k, len(objective.store)))
-    for fold_scores, (fold, each) in zip(held_out, of_folds.items(), strict=True):
-        fold_scores[:, held_out_weights(objective, fold) > 0] = np.mean(each, axis=0)
+    losses, held_out = [], np.zeros((len(of_folds), k, len(objective.store)))
+    for fold_scores, (fold, of_members) in zip(held_out, of_folds.items(), strict=True):
+        losses.append(expected_loss(objective, fold, of_members, members))
+        fold_scores[:, held_out_weights(objective, fold) > 0] = np.mean(of_members, axis=0)
     return Trained(features, weights, np.array(losses), steps, held_out)
 
 
@@ -146,9 +146,8 @@ class MemberTraining:
         self.fold = 1 + number % folds if folds else 0
         self.training = np.flatnonzero(objective.training[self.fold])
         self.batches = -(-len(self.training) // BATCH)
-        self.held_out_store: TokenStore = objective.store[
-            np.flatnonzero(held_out_weights(objective, self.fold))
-        ]
+        held_out = np.flatnonzero(held_out_weights(objective, self.fold))
+        self.held_out_store: TokenStore = objective.store[held_out]
         mean, scale = objective.standard
         self.centre, self.scale = backend.operand(mean), backend.operand(scale)[:, None]
         d, h, k, m = objective.store.width, objective.h, objective.k, FEATURES
