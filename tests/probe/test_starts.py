@@ -1,4 +1,4 @@
-"""With given ridges a fit has the starts of the search: mean pooling, and the loudest tokens."""
+"""With fixed ridges a fit has the starts of the search: mean pooling, and the tokens of largest norm."""
 
 import numpy as np
 import pytest
