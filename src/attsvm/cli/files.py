@@ -22,7 +22,7 @@ from attsvm.numbers.files import naming, read_arrays
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProblemFile:
     """The tokens, the selection and the head v of a file."""
 
     file: File
@@ -58,7 +58,7 @@ class Problem:
         return np.full(self.tokens.n, indices[0]) if indices.size == 1 else indices
 
 
-def read_problem(file: File, *, in_place: bool = False) -> Problem:
+def read_problem(file: File, *, in_place: bool = False) -> ProblemFile:
     """Read tokens, selection and head; a saved path selects the tokens it attends to, a solution its own.
 
     in_place: large keys and values stay in the file, see `read_arrays`.
@@ -72,7 +72,7 @@ def read_problem(file: File, *, in_place: bool = False) -> Problem:
     # Files of other tools may store a boolean per token as 0 or 1. One number per example is an index.
     if selected is not None and selected.ndim > 1 and selected.shape != tokens.labels.shape:
         selected = selected.astype(bool) if np.isin(selected, (0, 1)).all() else selected
-    return Problem(file, tokens, selected, arrays.get("v"))
+    return ProblemFile(file, tokens, selected, arrays.get("v"))
 
 
 def out_file(out: File, *endings: str, source: File | None = None) -> File:

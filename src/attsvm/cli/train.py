@@ -129,7 +129,7 @@ def _least_mass(path: Path) -> float:
 
 
 def _run(
-    tokens: Any, v: Any, settings: Training, saved: Path | None, out: File | None, checkpoint: float
+    tokens: Any, v: Any, settings: RunSettings, saved: Path | None, out: File | None, checkpoint: float
 ) -> Path:
     """Train, and save the path: at the end, every `checkpoint` seconds, and after Ctrl-C."""
     try:
@@ -155,14 +155,14 @@ def _run(
     return path
 
 
-def _save(path: Path | None, settings: Training, v: Any, out: File | None) -> None:
+def _save(path: Path | None, settings: RunSettings, v: Any, out: File | None) -> None:
     """Save a path with its settings and head, from which `_load_run` continues."""
     if path is not None and out is not None:
         state = {"settings": np.array(json.dumps(asdict(settings))), "head": np.asarray(v)}
         path.changed(state={**(path.state or {}), **state}).save(out)
 
 
-def _interrupted(path: Path | None, settings: Training, out: File | None) -> NoReturn:
+def _interrupted(path: Path | None, settings: RunSettings, out: File | None) -> NoReturn:
     if path is None:
         stop("interrupted before the first step.", INTERRUPTED)
     message = f"interrupted after {path.index[-1]:,} of {settings.steps:,} steps"
@@ -175,7 +175,7 @@ def _interrupted(path: Path | None, settings: Training, out: File | None) -> NoR
 
 
 @dataclass(frozen=True)
-class Training(Settings):
+class RunSettings(Settings):
     """The settings of a run: those of a study, the tolerance, and the seed of its start and its batches."""
 
     tolerance: float | None = None
@@ -190,9 +190,9 @@ class Training(Settings):
         return super().arguments() | {"tolerance": self.tolerance, "init": start, "batch": batch}
 
 
-def _settings_of(options: Mapping[str, Any]) -> Training:
+def _settings_of(options: Mapping[str, Any]) -> RunSettings:
     """The settings of these options. Raises for an option without effect."""
-    settings = Training(**options)
+    settings = RunSettings(**options)
     accepted = asks(settings.optimizer)
     for name in OPTIONS:
         if name in options and name not in accepted:
@@ -204,7 +204,7 @@ def _settings_of(options: Mapping[str, Any]) -> Training:
     return settings
 
 
-def _load_run(file: File, options: Mapping[str, Any]) -> tuple[Training, Path, Any]:
+def _load_run(file: File, options: Mapping[str, Any]) -> tuple[RunSettings, Path, Any]:
     """The settings, path and head of a saved run; of the options only `steps` may change."""
     path = Path.load(file)
     if path.state is None or not {"settings", "head"} <= path.state.keys():
@@ -220,11 +220,11 @@ def _load_run(file: File, options: Mapping[str, Any]) -> tuple[Training, Path, A
     return settings, path, path.state["head"]
 
 
-def read_settings(text: str) -> Training:
+def read_settings(text: str) -> RunSettings:
     """The settings that `_save` wrote, with their types checked."""
     try:
-        settings = Training(**json.loads(text))
-        kinds = get_type_hints(Training).items()
+        settings = RunSettings(**json.loads(text))
+        kinds = get_type_hints(RunSettings).items()
         if not all(isinstance(getattr(settings, name), kind) for name, kind in kinds):
             raise TypeError
     except (ValueError, TypeError):

@@ -68,12 +68,12 @@ def without_shared_entries(tokens: Tokens) -> Tokens:
     shared &= ((keys == first[..., None, :]) | ~mask[..., None]).all(-2)
     if not shared.any():
         return tokens
-    other = copy(tokens)
-    for name in {"key_size", "in_units"} & vars(other).keys():
-        del vars(other)[name]  # of the keys that were
+    centred = copy(tokens)
+    for name in {"key_size", "in_units"} & vars(centred).keys():
+        del vars(centred)[name]  # cached for the old keys
     for name, array in (("keys", np.where(shared[..., None, :], 0, keys)), ("values", tokens.values)):
-        object.__setattr__(other, name, array)
-    return other
+        object.__setattr__(centred, name, array)
+    return centred
 
 
 def equal_rows(rows: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[np.int32] | None:

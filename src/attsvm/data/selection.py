@@ -185,8 +185,8 @@ def as_head(tokens: Tokens, v: ArrayLike) -> Float:
     try:
         head = np.asarray(v, dtype=np.float64)
     except TypeError:
-        wanted = "its vector of numbers, such as Linear(v).v"
-        raise TypeError(f"the head v is of type {type(v).__name__}. Pass {wanted}.") from None
+        remedy = "its vector of numbers, such as Linear(v).v"
+        raise TypeError(f"the head v is of type {type(v).__name__}. Pass {remedy}.") from None
     width = tokens.values.shape[-1]
     allowed = [(width,)] if tokens.runs is None else [(width,), (tokens.runs, width)]
     if head.shape not in allowed:

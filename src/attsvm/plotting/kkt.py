@@ -25,8 +25,8 @@ def draw_kkt_point(point: Any) -> Canvas:
         ax.loglog(span, last * (span / span[-1]) ** point.exponent, "--", color=GREY, lw=1.5)
         begin = (span[0], last * (span[0] / span[-1]) ** point.exponent)
         label_end(ax, *begin, f"predicted: t^{point.exponent:.2f}", GREY, shift=-14)
-    seen = shares[shares > 1e-40]
-    ax.set_ylim(max(seen.min() / 3, 1e-40), 3)
+    visible = shares[shares > 1e-40]
+    ax.set_ylim(max(visible.min() / 3, 1e-40), 3)
     figure.suptitle(str(point).splitlines()[0], fontsize=TITLE_SIZE)
     describe(ax, "singular values of W", "steps", "relative to the largest")
     plain_powers(ax)
