@@ -115,7 +115,7 @@ class Watch:
             raise ValueError(f"every is {every!r}. Pass a number of tokens, at least 1.")
         limits = {layer: threshold_number(limit, sure) for layer, limit in by_layer.items()}
         columns = [ScoreColumn(key, limits.get(layer, math.nan)) for layer, key in self._columns()]
-        return _criteria(self, columns, every, stop, call)
+        return _criteria(ScoreLimits(self, columns, every, stop, call))
 
     def close(self) -> None:
         """Remove the hooks; the scores stay."""
@@ -294,9 +294,53 @@ class ScoreColumn(NamedTuple):
     limit: float
 
 
-def _criteria(
-    watching: Watch, columns: list[ScoreColumn], every: int, stop: bool, on_pass: OnPass | None
-) -> Any:
+class ScoreLimits:
+    """Compares the scores of a watch with limits after every `every` tokens, and reports who passes.
+
+    stop: what passes ends. on_pass: called once for each score and sequence until the next block.
+    """
+
+    def __init__(
+        self, watching: Watch, columns: list[ScoreColumn], every: int, stop: bool, on_pass: OnPass | None
+    ) -> None:
+        self.watching, self.columns = watching, columns
+        self.every, self.stop, self.on_pass = every, stop, on_pass
+        self.all_limited = not any(math.isnan(column.limit) for column in columns)
+        self.blocks_read = -1
+
+    def ended(self, n: int, device: torch.device) -> Tensor:
+        """After one more token of each sequence: which sequences end, booleans (n,)."""
+        if self.watching._texts.blocks_read != self.blocks_read:
+            self._start(n, device)
+        self.calls += 1
+        if self.calls % self.every:
+            return self.no_row
+        recent = self.watching._recent(self.every)
+        over = ~(recent < self.limits)  # true for NaN, too: what cannot be scored must not go on
+        over = over if self.all_limited else over & ~self.limits.isnan()
+        passed = over.flatten(1).any(1)
+        if self.stop:
+            self.watching._texts.end(passed)
+        if self.on_pass is not None and passed.any():
+            self._report(self.on_pass, recent, over)
+        return passed if self.stop else self.no_row
+
+    def _start(self, n: int, device: torch.device) -> None:
+        """After a block: count anew, and report every row anew."""
+        self.blocks_read, self.calls = self.watching._texts.blocks_read, 0
+        self.reported: set[tuple[Any, int]] = set()
+        self.no_row = torch.zeros(n, dtype=torch.bool, device=device)
+        self.limits = torch.tensor([column.limit for column in self.columns], device=device)
+
+    def _report(self, on_pass: OnPass, recent: Tensor, over: Tensor) -> None:
+        for row, k in torch.nonzero(over.any(1)).tolist():
+            key = self.columns[k].key
+            if (key, row) not in self.reported:
+                self.reported.add((key, row))
+                on_pass(key, row, float(recent[row, over[row, :, k], k][0]))
+
+
+def _criteria(limits: ScoreLimits) -> Any:
     """The transformers.StoppingCriteriaList of `Watch.stop_at`."""
     try:
         from transformers import StoppingCriteria, StoppingCriteriaList
@@ -304,42 +348,8 @@ def _criteria(
         raise missing("stopping a generation needs transformers", "hf") from error
 
     class ScorePassed(StoppingCriteria):
-        def __init__(self) -> None:
-            self.blocks_read = -1
-
         def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
-            if watching._texts.blocks_read != self.blocks_read:
-                self.start(len(input_ids), input_ids.device)
-            self.calls += 1
-            if self.calls % every:
-                return self.no_row
-            recent = watching._recent(every)
-            over = ~(recent < self.limits)  # true for NaN, too: what cannot be scored must not go on
-            over = over if self.all_limited else over & ~self.limits.isnan()
-            passed = over.flatten(1).any(1)
-            if stop:
-                watching._texts.end(passed)
-            if on_pass is not None and passed.any():
-                self.report(on_pass, recent, over)
-            return passed if stop else self.no_row
-
-        def start(self, n: int, device: torch.device) -> None:
-            """After a block: count anew, and report every row anew."""
-            self.blocks_read, self.calls = watching._texts.blocks_read, 0
-            self.reported: set[tuple[Any, int]] = set()
-            self.no_row = torch.zeros(n, dtype=torch.bool, device=device)
-            limits = [column.limit for column in columns]
-            self.limits, self.all_limited = (
-                torch.tensor(limits, device=device),
-                not any(map(math.isnan, limits)),
-            )
-
-        def report(self, on_pass: OnPass, recent: Tensor, over: Tensor) -> None:
-            for row, k in torch.nonzero(over.any(1)).tolist():
-                key = columns[k].key
-                if (key, row) not in self.reported:
-                    self.reported.add((key, row))
-                    on_pass(key, row, float(recent[row, over[row, :, k], k][0]))
+            return limits.ended(len(input_ids), input_ids.device)
 
     return StoppingCriteriaList([ScorePassed()])
 
