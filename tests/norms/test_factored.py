@@ -99,3 +99,30 @@ def test_the_value_of_what_is_not_finite_is_nan_and_of_nothing_zero(norm, diagon
     for wrong in (1j * one, [[1.0, 2.0], [3.0]], [["a", "b"]]):
         with pytest.raises(ValueError, match=r"W is not an array of real numbers \(…, d"):
             own.value(wrong)
+
+
+@pytest.mark.parametrize(
+    ("p", "r"),
+    [((3, 6), 2), ((1.5, 3), 1), ((np.inf, 4), 4), ((2, np.inf), 2), ((8, 8, 4), 2), ((3, 3), 1.5)],
+)
+def test_a_norm_for_each_factor_implies_the_harmonic_sum(p, r):
+    F = Factored(tuple(map(Schatten, p)))
+    assert (F.closed, F.factors) == (Schatten(r), len(p))
+    rng = np.random.default_rng(0)
+    factors = [rng.standard_normal((4, 4)) for _ in p]
+    product = np.linalg.multi_dot(factors)
+    bound = np.prod([Schatten(q).value(X) for q, X in zip(p, factors, strict=True)])
+    assert F.value(product) <= bound
+    U, sizes, Vt = np.linalg.svd(product)  # the shares of the singular values that attain it
+    shares = [np.diag(sizes ** (r / q)) for q in p]
+    shares[0], shares[-1] = U @ shares[0], shares[-1] @ Vt
+    assert np.allclose(np.linalg.multi_dot(shares), product)
+    attained = np.prod([Schatten(q).value(X) for q, X in zip(p, shares, strict=True)])
+    assert F.value(product) == pytest.approx(attained, rel=1e-12)
+    assert F.value(product) < 0.99 * Factored(Schatten(min(p)), len(p)).value(product) or len(set(p)) == 1
+
+
+def test_factors_whose_harmonic_sum_is_below_one_have_no_program():
+    F = Factored((Schatten(2), Schatten(1.5)))
+    assert F.closed is None and "quasi-norm" in F.words and "N_2(W_2)" in F.words
+    assert Factored((Schatten(4), LongestRow())).closed is None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attsvm.data.path import Path
 from attsvm.data.selection import scores
-from attsvm.norms import Norm, Schatten, capabilities_of, frobenius
+from attsvm.norms import Norm, capabilities_of, frobenius
 from attsvm.norms.factored import Factored
 from attsvm.norms.names import as_norm
 from attsvm.numbers import Float
@@ -163,24 +163,12 @@ class _Point(NamedTuple):
             if norm_K != norm_Q:
                 raise ValueError("the path has no factors K and Q. Pass one norm of the steps of W.")
             return cls(path.final, None, (norm_K, norm_Q), norm_K, np.nan)
-        implied = Factored(norm_K).closed if norm_K == norm_Q else _harmonic(norm_K, norm_Q)
+        implied = Factored((norm_K, norm_Q)).closed
         if implied is None:
             raise ValueError(f"no norm of W with a program is known for steps in {norm_K} and {norm_Q}.")
         K, Q = path.K[-1] / norm_K.value(path.K[-1]), path.Q[-1] / norm_Q.value(path.Q[-1])
         singular = capabilities_of(implied).acts_on == "singular values"
         return cls(K @ Q.T, (K, Q), (norm_K, norm_Q), implied, implied.p if singular else np.nan)
-
-
-def _harmonic(norm_K: Norm, norm_Q: Norm) -> Norm | None:
-    """Schatten(r), 1/r = 1/p_K + 1/p_Q, for two Schatten norms; None if r < 1 or another norm is passed."""
-    for traits in (capabilities_of(norm_K), capabilities_of(norm_Q)):
-        if traits.acts_on != "singular values" and not traits.euclidean:
-            return None
-    inverse = 1 / norm_K.p + 1 / norm_Q.p
-    if inverse > 1:
-        return None
-    r = 1 / inverse if inverse else np.inf
-    return frobenius if r == 2 else Schatten(r)
 
 
 def _linear_head(path: Path, head: Any) -> Any:

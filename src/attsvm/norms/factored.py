@@ -11,6 +11,9 @@ from attsvm.norms.capabilities import Norm, capabilities_of
 from attsvm.norms.names import as_norm
 from attsvm.norms.norms import Entrywise, Schatten, l1, linf
 
+DIGITS = 12
+"""Decimals of an r that only rounding tells from a short number: 1/1.5 + 1/3 has r = 1."""
+
 
 @dataclass(frozen=True)
 class Factored:
@@ -20,6 +23,7 @@ class Factored:
 
     By Hölder's inequality F of Schatten(p) is Schatten(p/L) if no factor is narrower than the rank of W, and
     F of lp on diagonals k ⊙ q is l(p/L): where p < L a quasi-norm, which is not convex and has no program.
+    A tuple is one norm for each factor: Schatten(p_1) … Schatten(p_L) have F = Schatten(r), 1/r = Σ 1/p_i.
     F of the longest row is the max-norm γ₂, by definition, for two factors no narrower than d + e. A norm
     may state its F of two factors (`Capabilities.product`). Of other norms of matrices no closed form is
     known; `words` says what is.
@@ -27,30 +31,52 @@ class Factored:
     Reference: docs/law_of_halves.md.
     """
 
-    norm: Norm
+    norm: Norm | tuple[Norm, ...]
     factors: int = 2
     diagonal: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "norm", as_norm(self.norm))
+        if isinstance(self.norm, tuple):
+            norms = tuple(as_norm(norm) for norm in self.norm)
+            object.__setattr__(self, "factors", len(norms))
+            object.__setattr__(self, "norm", norms[0] if len(set(norms)) == 1 else norms)
+        else:
+            object.__setattr__(self, "norm", as_norm(self.norm))
         if type(self.factors) is not int or self.factors < 2:
             raise ValueError(f"factors is {self.factors!r}. Pass how many, an integer from 2 on.")
 
     @property
     def exponent(self) -> float | None:
-        """p/L of the closed form; None where no closed form is known."""
-        norm, traits = self.norm, capabilities_of(self.norm)
+        """r of the closed form, 1/r = Σ 1/p_i; None where no closed form is known."""
+        inverses = [1 / p for p in map(self._own_exponent, self._each) if p is not None]
+        if len(inverses) < self.factors:
+            return None
+        total = sum(inverses)
+        r = 1 / total if total else np.inf
+        short = round(r, DIGITS)
+        return short if abs(r - short) <= 4 * np.finfo(float).eps * r else r
+
+    @property
+    def _each(self) -> tuple[Norm, ...]:
+        """The norm of every factor."""
+        return self.norm if isinstance(self.norm, tuple) else (self.norm,) * self.factors
+
+    def _own_exponent(self, norm: Norm) -> float | None:
+        """p of the lp norm of singular values, or of entries of a diagonal, in which a factor is measured."""
+        traits = capabilities_of(norm)
         if self.diagonal:
             norm = traits.on_column or norm
             is_known = capabilities_of(norm).acts_on == "entries"
         else:
             is_known = traits.acts_on == "singular values" or traits.euclidean
-        return norm.p / self.factors if is_known else None
+        return norm.p if is_known else None
 
     @property
     def _product(self) -> Norm | None:
         """F as the norm states it, for two factors that are matrices."""
-        return capabilities_of(self.norm).product if self.factors == 2 and not self.diagonal else None
+        if isinstance(self.norm, tuple) or self.factors != 2 or self.diagonal:
+            return None
+        return capabilities_of(self.norm).product
 
     @property
     def closed(self) -> Norm | None:
@@ -65,7 +91,8 @@ class Factored:
     @property
     def words(self) -> str:
         """What is known of F, in a sentence."""
-        F = f"min {' '.join(f'N(W_{k})' for k in range(1, self.factors + 1))}"
+        name = "N_{0}(W_{0})" if isinstance(self.norm, tuple) else "N(W_{0})"
+        F = f"min {' '.join(name.format(k) for k in range(1, self.factors + 1))}"
         if self.closed is not None and capabilities_of(self.closed).acts_on == "factors":
             return f"{F} is γ₂(W), the max-norm"
         if self.closed is not None:
@@ -80,10 +107,13 @@ class Factored:
             )
         if self.factors == 2 and self.norm == l1:
             return "F(W) = (min Σ_j ‖k_j q_jᵀ‖₁^½)² over sums of rank-one pieces: not convex, no closed form"
-        return f"{F} has no closed form that we know for N = {self.norm}"
+        return f"{F} has no closed form that we know for N = {self._norms_named()}"
+
+    def _norms_named(self) -> str:
+        return ", ".join(map(str, self._each)) if isinstance(self.norm, tuple) else str(self.norm)
 
     def value(self, W: Any) -> Any:
-        """F(W) = N(Σ^(1/L))^L of matrices (…, d, e) or diagonals (…, d), where there is a closed form."""
+        """F(W) = (Σ σ_i^r)^(1/r) of matrices (…, d, e) or diagonals (…, d), where there is a closed form."""
         if self._product is not None:
             return self._product.value(W)
         p = self.exponent
@@ -103,10 +133,12 @@ class Factored:
             return np.zeros(W.shape[:-axes])
         sizes = np.abs(W) if self.diagonal else _singular_values(W)
         # Take a norm of the roots: its exponent p is at least one, while p/L may be below.
-        return Entrywise(p * self.factors).value_along(sizes ** (1 / self.factors), -1) ** self.factors
+        return (
+            Entrywise(max(1.0, p * self.factors)).value_along(sizes ** (1 / self.factors), -1) ** self.factors
+        )
 
     def __str__(self) -> str:
-        return f"{self.norm} of {self.factors} {'diagonal ' if self.diagonal else ''}factors"
+        return f"{self._norms_named()} of {self.factors} {'diagonal ' if self.diagonal else ''}factors"
 
 
 def _singular_values(W: Any) -> Any:
