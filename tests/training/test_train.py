@@ -449,7 +449,7 @@ def test_tokens_of_one_key_are_trained_by_the_mean_of_their_values(doubled):
 def test_tokens_of_one_key_in_a_file_count_as_those_in_memory(doubled, tmp_path, monkeypatch):
     (tokens, v, ends), maps = doubled, {}
     monkeypatch.setattr("attsvm.training.inputs.COPY_LIMIT", 0)  # as if they were too large to be read
-    monkeypatch.setattr("attsvm.numbers.stored.array.PART", tokens.T * tokens.d)  # one example at a time
+    monkeypatch.setattr("attsvm.numbers.stored.array.BLOCK", tokens.T * tokens.d)  # one example at a time
     for name in ("keys", "values"):
         np.save(tmp_path / f"{name}.npy", getattr(tokens, name))
         maps[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
