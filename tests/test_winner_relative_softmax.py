@@ -59,12 +59,13 @@ def of_training(gap, _):
 
 
 def of_probes(gap, _):
-    from attsvm.probe.data.arithmetic import Segments
+    from attsvm.probe.data.backends import RaggedSegments
+    from attsvm.probe.fitting.attention import token_coefficients
 
-    from attsvm.probe.fitting.attention import on_tokens
-
-    segments = Segments(np.array([4]))
-    return on_tokens(np, segments, numpy_reading(gap, SCORES[:, None]), np.ones((1, 1, 1)))[0, 0] @ KEYS, 0.0
+    segments = RaggedSegments(np.array([4]))
+    return token_coefficients(np, segments, numpy_reading(gap, SCORES[:, None]), np.ones((1, 1, 1)))[
+        0, 0
+    ] @ KEYS, 0.0
 
 
 def of_compiled_probes(gap, _):
@@ -135,33 +136,32 @@ def test_the_textbook_gradient_cancels_past_saturation_and_not_before(gap, cance
 
 def numpy_reading(gap, values):
     """One probe with a score per column of values (T, k)."""
-    from attsvm.probe.data.arithmetic import Host, Segments
-
-    from attsvm.probe.fitting.attention import read_products
+    from attsvm.probe.data.backends import Host, RaggedSegments
+    from attsvm.probe.fitting.attention import attend
 
     products = np.concatenate([logits_at(gap)[:, None], values], 1)
     host = Host.__new__(Host)  # no rows: the products are known
-    return read_products(host, Segments(np.array([4])), products, np.zeros((1, values.shape[1])), 1)
+    return attend(host, RaggedSegments(np.array([4])), products, np.zeros((1, values.shape[1])), 1)
 
 
 def compiled_pass(gap, values):
     """Coefficients of the tokens in the gradient, pooled value and exponentials of the compiled loop."""
     from numba import njit
 
-    from attsvm.probe.fitting import attending
+    from attsvm.probe.fitting import compiled_pass as loops
 
-    attend, pull_back = attending._attend, attending._pull_back
+    attend, back_propagate = loops._attend, loops._back_propagate
 
     @njit
-    def forth_and_back(products, intercept, attention, few, scores, pulls, worth, coefficients):
-        attend(products, intercept, attention, few, scores)
-        pull_back(products, pulls, attention, worth, few, coefficients)
+    def forth_and_back(products, intercept, attention, lane_sums, scores, gradient, gain, coefficients):
+        attend(products, intercept, attention, lane_sums, scores)
+        back_propagate(products, gradient, attention, gain, lane_sums, coefficients)
 
     products = np.stack([logits_at(gap), values], 1)
-    attention, few, scores = np.empty((4, 1)), np.empty((7, 1)), np.empty((1, 1))
+    attention, lane_sums, scores = np.empty((4, 1)), np.empty((7, 1)), np.empty((1, 1))
     coefficients = np.empty((4, 2))
     one = np.ones((1, 1))
-    forth_and_back(products, 0 * one, attention, few, scores, one, np.empty((4, 1)), coefficients)
+    forth_and_back(products, 0 * one, attention, lane_sums, scores, one, np.empty((4, 1)), coefficients)
     return coefficients[:, 0], scores[0, 0], attention[:, 0]
 
 
