@@ -36,7 +36,7 @@ def lower(rows: Bounded, norm: Norm, multipliers: Float) -> float:
 
 @anywhere
 def relative_gap(lower: Any, least: Any, size: Any, missed: Any = 0.0) -> Any:
-    """1 − lower / upper,  upper = size / least; or what is missed where that is more. ∞ if it is no number.
+    """1 − lower / upper,  upper = size / least; or `missed` where that is larger. ∞ if it is NaN.
 
     lower: Σ λ_j b_j / N*(Σ λ_j A_j); least: the least margin per bound, where not positive the gap is 1;
     size: N(W); missed: by how much rows without a bound fail. Numbers, or arrays over runs.
@@ -47,7 +47,7 @@ def relative_gap(lower: Any, least: Any, size: Any, missed: Any = 0.0) -> Any:
 
 
 def gap(rows: Bounded, norm: Norm, W: Float, multipliers: Float) -> float:
-    """1 − lower / upper, or what a row without a bound misses where that is more; 1 where W fails."""
+    """1 − lower / upper, or the violation of a row without a bound where that is larger; 1 where W fails."""
     return measured(rows, norm, W, multipliers)[0]
 
 

@@ -193,7 +193,7 @@ def _at_most(program: Constraints, norm: Norm, W: Float, multipliers: Float, siz
 def _hard(norm: Norm, sums: BoundedSums, sign: float) -> Certificate:
     """Violations and gap at most (sign 1), or at least (sign −1)."""
     program, dual = sums.program, norm.dual
-    asks = program.bound > 0
+    bounded = program.bound > 0
     primal = _shortfall(sums, sign)
     steepness = np.asarray(dual.value(sums.M)) * (1 + sign * _rounding(dual, sums.M))
     steepness = np.maximum(steepness + sign * _stretch(dual, sums.M) * sums.blur, 0.0)
@@ -201,10 +201,10 @@ def _hard(norm: Norm, sums: BoundedSums, sign: float) -> Certificate:
     excess = np.where(steepness > 0, np.ldexp(steepness, sums.size) - 1.0, 0.0)
 
     gained = (sums.multipliers * program.bound).sum((-2, -1)) * (1 - sign * _terms(sums) * EPSILON)
-    unit = np.where(asks, program.bound, 1.0)
-    least = 1 - ((sums.short + sign * sums.doubt) / unit).max((-2, -1), initial=-np.inf, where=asks)
+    unit = np.where(bounded, program.bound, 1.0)
+    least = 1 - ((sums.short + sign * sums.doubt) / unit).max((-2, -1), initial=-np.inf, where=bounded)
     value = np.asarray(norm.value(sums.W)) * (1 + sign * _rounding(norm, sums.W))
-    trivial = ~asks.any((-2, -1))
+    trivial = ~bounded.any((-2, -1))
     upper = np.where(least > 0, value / np.minimum(least, 1.0), np.inf)
     # Where rounding hides M altogether, the lower bound may be anything.
     unknown = (steepness == 0) & (sums.blur > 0) & (sign < 0)

@@ -1,4 +1,4 @@
-"""Tokens × selection → the rows of a program, kept in their structure.
+"""Tokens × selection → the rows of a program, in their structure.
 
 Every row is a rank-one matrix δ zᵀ: the difference δ = x_a − x_t between the anchor of an example
 (its first selected token) and another token, times the query. There is one row per token that is
@@ -71,9 +71,9 @@ class Constraints:
         keys, queries, exponent, reach = tokens.in_units
         anchor = selection.argmax(-1)
         active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
-        # What an example without a losing token requires, no row asks for: it is no unit of other rows.
-        asks = (tokens.mask & ~selection).any(-1)
-        margins = np.where(asks, as_required(tokens, required), 0.0)
+        # No row requires the margin of an example without a losing token: it sets no unit of other rows.
+        competing = (tokens.mask & ~selection).any(-1)
+        margins = np.where(competing, as_required(tokens, required), 0.0)
         scaled, unit = near_one(margins, exponent)
         hard = np.full(margins.shape, np.inf)
         units = Units(margins, hard if slack is None else slack, exponent, unit, np.zeros_like(unit))
@@ -160,9 +160,9 @@ class Constraints:
         return Constraints(*(getattr(self, name)[index] for name in _FIELDS))
 
     def distinct_examples(self) -> NDArray[np.intp]:
-        """The first of all examples of one run that are alike bit by bit (k,)."""
+        """The first of each group of examples of one run that are equal bit by bit (k,)."""
         sums = self.keys[..., 0].sum(1) + self.queries.sum(1)
-        if len(np.unique(sums)) == self.n:  # most programs have no copies, and one entry per token tells
+        if len(np.unique(sums)) == self.n:  # no copies, as in most programs
             return np.arange(self.n)
         arrays = [*self._of_examples.values(), self.units.required, self.units.slack, self.units.exponent]
         flat = np.concatenate([np.asarray(array, np.float64).reshape(self.n, -1) for array in arrays], 1)
@@ -183,7 +183,7 @@ class Constraints:
         return self._changed(required=required)
 
     def _changed(self, **changes: Any) -> Constraints:
-        """Another program of the same rows: what was computed from these is shared."""
+        """Another program of the same rows, which shares the arrays computed from them."""
         program = replace(self, **changes)
         for name in {"all_differences", "separating"} & self.__dict__.keys():
             program.__dict__[name] = self.__dict__[name]
@@ -216,7 +216,7 @@ class Constraints:
         return np.where(self.active, out, 0.0)
 
     def some_margins(self, W: Float, examples: NDArray[np.intp]) -> Float:
-        """`margins` of some examples whose keys are stored elsewhere: (d, e), (k,) → (k, T); reads those."""
+        """`margins` of some examples, for keys stored elsewhere: (d, e), (k,) → (k, T). Reads only these."""
         anchor, queries = self.anchor[examples], self.queries[examples]
         out = stored_margins(cast(Any, self.keys), examples, anchor, queries, W)
         out[~self.active[examples]] = 0.0
@@ -237,7 +237,7 @@ class Constraints:
 
     @property
     def stored(self) -> bool:
-        """Whether the keys stay where they are, and some examples are read at once: for `Slacks` to know."""
+        """Whether the keys are not in memory, and some examples are read at once. Only `Slacks` may ask."""
         return isinstance(self.keys, Stored)
 
     @property
@@ -329,7 +329,7 @@ _FIELDS = tuple(field.name for field in fields(Constraints))
 def stored_margins(
     keys: Stored, examples: NDArray[np.intp], anchor: NDArray[np.intp], queries: Float, W: Float
 ) -> Float:
-    """(x_a − x_t)ᵀ W z of some examples that are stored elsewhere, part by part, on all cores.
+    """(x_a − x_t)ᵀ W z of some examples that are stored elsewhere, chunk by chunk, on all cores.
 
     examples (k,): increasing; anchor (k,), queries (k, e), W (d, e) → (k, T).
     """
@@ -425,7 +425,7 @@ def unit_differences_of(keys, anchor, example, token, out, length):  # type: ign
             out[j, c] *= scale
 
 
-# ---------------------------------------------------------------------- what is required of each example
+# ---------------------------------------------------------------------- required margins and prices
 
 
 def as_required(tokens: Tokens, required: ArrayLike) -> Float:

@@ -1,6 +1,6 @@
-"""The engine of interior points that continue while rows join their pool: lp, l1, l∞, Schatten(p), 1 < p < ∞.
+"""The engine of interior points on growing pools: lp, l1, l∞, and Schatten(p) for 1 < p < ∞.
 
-A family of norms brings its interior point. The engine tries several paces and resumes it on larger pools.
+A family of norms supplies its interior point. The engine tries several paces and resumes it on larger pools.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Pace = tuple[float, float]
 """The factor by which p − 1, or 1/(p − 1), shrinks in a step, and the complementarity meanwhile."""
 
 PACES = ((0.65, 1e-3), (0.8, 1e-2), (0.9, 1e-4))
-"""Paces in the order in which they are tried."""
+"""The paces, in this order."""
 
 FAST, FROM = (0.5, 1e-3), 1.05
-"""The pace tried before them for FROM < p < 2, where the exponent has little to move."""
+"""The first pace for FROM < p < 2, where the exponent moves little."""
 
 GAP_GOAL, GAP_ENOUGH = 1e-10, 1e-9
-"""Relative gap at which the interior point stops, and one that no other pace needs to improve."""
+"""Relative gap at which the interior point stops, and at which no other pace is tried."""
 
 STEPS, STALL, SETTLED, COLD = 150, 30, 2, 30
-"""Newton steps at most: in all, without progress, the same on a gap that is enough, and without a start."""
+"""Newton steps at most: in all, without progress, the same below GAP_ENOUGH, and without a start."""
 
 FARTHEST = 100.0
-"""Norm, relative to the first one, that a run without a start reaches: more hints at a contradiction."""
+"""Norm, relative to the first one, at which a run without a start ends: a contradiction is likely."""
 
 FEW_ROWS = 100
 """Rows up to which all are in the first pool."""
@@ -45,7 +45,7 @@ LOOSE = 0.1
 """Distance from the boundary, relative to the solution's size, of the first slacks and multipliers."""
 
 LEAST = 1e-13
-"""Complementarity, relative to the objective, below which systems only lose digits."""
+"""Complementarity, relative to the objective, below which the systems lose their digits."""
 
 BOUNDARY = 0.995
 """Share of the way to the boundary that a step may go."""
@@ -116,7 +116,7 @@ def resumable(
 ) -> working_set.Engine:
     """An engine that resumes the interior point on larger pools; paces are tried in turn until one converges.
 
-    start: where it begins; None: at the sum of the rows, which may be a bad start: it gives up early.
+    start: where it begins; None: at the sum of the rows. That may be a bad start, so it gives up early.
     """
     steps = _steps(interior_point, norm, paces, start)
     next(steps)
@@ -168,7 +168,7 @@ def _steps(
 
 
 def _on_larger_pool(rows: Rows, candidate: Candidate, pool: Rows) -> Candidate:
-    """The candidate of a smaller pool; its gap over these rows is not known."""
+    """The candidate of a smaller pool, without a gap over these rows."""
     multipliers = np.zeros(len(rows))
     multipliers[rows.places(pool)] = candidate.multipliers
     return Candidate(candidate.W, multipliers)

@@ -1,6 +1,6 @@
-"""Some rows of a program at length one, which is what every engine solves, and fewer coordinates for them.
+"""Some rows of a program at length one, which every engine solves, and fewer coordinates for them.
 
-Near-ties are short rows with large multipliers; at length one they are rows like all others.
+Near-ties are short rows with large multipliers; at length one their multipliers have the usual size.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Rows:
 
     delta (k, d), queries (g, e): of length one, the queries of the g examples that have a row.
     owner (k,): which of the g; example, token (k,): the rows' names in the program.
-    length (k,): what a row was divided by, so that its multiplier in the program is λ_j / length_j.
-    price (k,): what a unit costs that its example falls short; ∞: it must not. Zero rows are omitted, unless
-    their example may fall short or `zeros` requests them: these have the length of the longest, and δ = 0.
+    length (k,): of the row in the program, whose multiplier is λ_j / length_j.
+    price (k,): per unit that its example falls short; ∞: it must not. Zero rows are omitted, unless their
+    example may fall short or `zeros` requests them: they have the length of the longest row, and δ = 0.
     shape (n, T): that of the program's arrays.
 
     Matrices and vectors differ in two ways. Rows of matrices (e > 1) are sorted by example and token, and
-    share the query of their example. Of vectors (e = 1) the query is a number, which goes into δ: all rows
-    share the query one, g = 1; rows that join come last, in a buffer that begins with delta and has room
-    for them, so that an engine may reuse its factors of the rows before.
+    share the query of their example. Of vectors (e = 1) the query is a number, which multiplies δ: all rows
+    share the query one, g = 1. New rows come last, in a buffer that begins with delta, so that an engine may
+    reuse its factors of the earlier rows.
     """
 
     delta: Float
@@ -126,7 +126,7 @@ class Rows:
         return buffer
 
     def places(self, pool: Rows) -> NDArray[np.intp]:
-        """Where among these rows are those of the pool that new rows have joined: (k',)."""
+        """The places among these rows of the rows of an earlier pool: (k',)."""
         if self.e == 1:
             return np.arange(len(pool))
         width = int(self.token.max(initial=0)) + 1
@@ -303,8 +303,8 @@ class Span:
     @classmethod
     def of(cls, program: Constraints) -> Span:
         """The span of all rows of one run; the whole space where they are many."""
-        few = np.count_nonzero(program.active) < program.d
-        left = basis(program.differences(*np.nonzero(program.active))) if few else np.eye(program.d)
+        fewer = np.count_nonzero(program.active) < program.d
+        left = basis(program.differences(*np.nonzero(program.active))) if fewer else np.eye(program.d)
         return cls(left, basis(program.queries[program.active.any(1)]))
 
     @classmethod

@@ -132,12 +132,12 @@ def joint_margin(tokens: Tokens, *, most: int = 10_000) -> JointMargin:
 
     The maximum over the Tⁿ selections is found by branch and bound: a program asks for the margin of some
     examples only. Where its head serves all the others, too, it is that of a selection; otherwise the worst
-    served example is decided, by each of its tokens. Weak duality bounds what is left: for every λ ≥ 0 with
+    served example is decided, by each of its tokens. Weak duality bounds each node: for every λ ≥ 0 with
     Σ λ = 1 the margin is at most ‖Σ_i λ_i Y_i x_iα‖.
 
     tokens: keys (n, T, d), values (n, T, c), labels (n,), no runs axis.
-    most: programs to solve; beyond them the bound is that of what is left, and not certified. Two tokens need
-        few; of many tokens that serve alike every choice must be tried.
+    most: programs to solve; beyond them the bound is that of the open nodes, and not certified. Two tokens
+        need few; of many tokens with equal scores every choice must be tried.
     Raises ValueError where no selection has a positive margin.
     Reference: Magen et al. 2025, "Benign Overfitting in Single-Head Attention", the max-margin classifier.
     """

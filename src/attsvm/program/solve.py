@@ -26,10 +26,10 @@ ROUNDING = 5e-11
 """Relative effect of rounding that puts no answer in doubt."""
 
 FINE_GAP, GAP_ENOUGH = 1e-10, 0.5 * TOLERANCE
-"""Largest violation or gap that is left as it is: Frobenius algorithms end exactly, the others near 1e-9."""
+"""Largest violation or gap that is not refined: Frobenius algorithms end exactly, the others near 1e-9."""
 
 QUICK = 1_000_000
-"""Operations of a step in extended precision that take a moment only."""
+"""Operations of a step in extended precision that take milliseconds."""
 
 PROVEN = 1e-11
 """|Σ λ_j A_j| per Σ λ_j |A_j| of a contradiction: a weight against it would be too long for float64."""
@@ -38,8 +38,8 @@ WHOLE_KEYS = 1 << 18
 """Entries of the keys up to which the first pool of a soft margin has every row (2 MB)."""
 
 PROBE, SHARE = 16, 1 / 16
-"""Rows per unknown in the first pool of larger soft margins, and its share of the examples, at least: a share
-of all examples falls short, so that the support of a soft margin grows with n."""
+"""The first pool of larger soft margins: rows per unknown, and the least share of the examples.
+The support of a soft margin grows with n: a share of all examples falls short."""
 
 
 def solve(program: Constraints, norm: Norm) -> Answer:
@@ -71,7 +71,7 @@ def by_engines(program: Constraints, norm: Norm) -> Answer:
     def run_by_route(run: Constraints) -> Answer:
         return route_of(norm)(run, norm, partial(solve_frobenius, run))
 
-    # Numbers that over- or underflow on the way are no answer, and `refined` sees that.
+    # `refined` detects answers that over- or underflow has spoilt.
     with np.errstate(all="ignore"):
         if capabilities_of(norm).euclidean:
             return solve_frobenius(program)
@@ -131,7 +131,7 @@ def _refined_run(program: Constraints, answer: Answer, norm: Norm) -> Answer:
         answer = _measured(program, norm, answer)
         if answer.gap <= _tolerated(program, norm):
             return answer
-    else:  # without a proof nothing is said
+    else:  # without a proof the multipliers are worthless
         answer = Answer(0 * answer.W, 0 * answer.multipliers)
     from attsvm.program.extended_precision.route import solve_in_extended_precision
 
@@ -152,7 +152,7 @@ def _better(program: Constraints, norm: Norm, answer: Answer, candidate: Answer 
 
 
 def _tolerated(program: Constraints, norm: Norm) -> float:
-    """Frobenius answers of small programs to more digits: there extended precision takes a moment."""
+    """The largest gap that is not refined: smaller where extended precision takes milliseconds."""
     unknowns = program.d * program.e
     count = min(program.n * program.T, 2 * unknowns + 50)
     quick = capabilities_of(norm).euclidean and count**2 * (count + unknowns) <= QUICK
@@ -179,14 +179,14 @@ def _certain(program: Constraints, norm: Norm, answer: Answer) -> Bool:
 
 
 def _proven(program: Constraints, multipliers: Float) -> Bool:
-    """Where the multipliers leave no W of a length that float64 could hold."""
+    """Where the multipliers prove that no W has a length that float64 could hold."""
     at, count = np.nonzero(multipliers), program.runs or 1
     delta = program.keys[(*at[:-1], program.anchor[at[:-1]])] - program.keys[at]
     queries, separating, weight = program.queries[at[:-1]], program.bound[at] > 0, multipliers[at]
     size = np.abs(weight) * np.linalg.norm(delta, axis=1) * np.linalg.norm(queries, axis=1)
     zero = separating & ~(delta.any(1) & queries.any(1))
     run = at[0] if program.runs else np.zeros_like(at[0])
-    # Of one run, which may be large, only the rows that are named are read.
+    # One run may be large: read only the rows with a multiplier.
     M = program.combine(multipliers) if program.runs else ((weight[:, None] * delta).T @ queries)[None]
     length, total = np.sqrt(np.einsum("rde,rde->r", M, M)), np.bincount(run, size * separating, count)
     proven = (np.bincount(run, zero, count) > 0) | (length <= PROVEN * total)

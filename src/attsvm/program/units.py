@@ -28,13 +28,13 @@ SMALLEST = 1e-140
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """What examples require in the units of the tokens, and what rows and weights are multiplied by.
+    """Margins and prices in the units of the tokens, and the powers of two that scale rows and weights.
 
     required (…, n): the margins; 0 for an example without a losing token.
     slack (…, n): the price C of falling short; ∞: no example may.
     exponent (…, n): a row of the program is 2^−exponent times the row of the tokens.
     unit (…): the weight of the program is 2^−unit times the weight of the tokens.
-    raised (…): beside that, C is 2^raised times as large, and W and λ with it; see `proportional`.
+    raised (…): in addition C, W and λ are 2^raised times as large; see `proportional`.
     """
 
     required: Float
@@ -75,7 +75,7 @@ class Units:
 
     @cached_property
     def price(self) -> Float:
-        """What one unit costs that an example falls short (…, n); ∞: it must not.
+        """The price per unit of falling short (…, n); ∞: the example must not.
 
         Beyond 2^RANGE no example falls short if none must.
         """
@@ -127,7 +127,7 @@ class Units:
     ) -> tuple[Float, float]:
         """Multipliers (k,) of a contradiction, the largest one, and its residual N*(Σ λ_j A_j) / Σ λ_j b_j.
 
-        example (k,): whose rows they are.
+        example (k,): the examples of the rows.
         """
         power = -self.exponent[example]
         multipliers = np.ldexp(multipliers, power - (np.frexp(multipliers)[1] + power).max(initial=-FAR))
@@ -191,7 +191,7 @@ def proportional(units: Units, required: Float, longest: Float) -> Units:
     """The units of a soft margin whose C is so small that W and λ are proportional to it, with C raised.
 
     ‖W‖ ≤ Σ_i C_i |A_i| for rows no longer than |A_i|: as long as no margin reaches half of what is required,
-    every example that requires one falls short. With a small C nothing is seen of ‖W‖² next to Σ C_i b_i.
+    every example that requires one falls short. With a small C, ‖W‖² is below the rounding of Σ C_i b_i.
     required, longest (…, n): the margins, and |A_i|, of the scaled rows.
     """
     with np.errstate(divide="ignore", invalid="ignore"):

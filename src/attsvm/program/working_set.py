@@ -74,7 +74,7 @@ Algorithm = Callable[[Rows], Candidate | None]
 
 
 def room(program: Constraints | Rows, each: int, dense: bool = False) -> int:
-    """So many rows per unknown, but fewer where rows are long; dense: a row is stored as d·e numbers."""
+    """`each` rows per unknown, but fewer where rows are long; dense: a row is stored as d·e numbers."""
     unknowns, length = min(program.d * program.e, program.n), program.d * (program.e if dense else 1)
     share = min(1.0, max(1 / 8, MEMORY / (16 * unknowns * length)))
     return int(share * each * unknowns)
@@ -110,13 +110,13 @@ def _independent_ties(program: Constraints) -> Bool:
     return basis.spread(np.ones(len(basis))) > 0
 
 
-def hardest(program: Constraints, W: Float, count: int, few: int) -> Bool:
-    """All rows where they are few; else the ties, and so many with a bound, so many without (n, T).
+def hardest(program: Constraints, W: Float, count: int, most: int) -> Bool:
+    """All rows up to `most` of them; else the ties, and so many with a bound, so many without (n, T).
 
-    Those of least margin at W, relative to the bound. A margin of exactly zero is a zero row's, which takes
-    no place; another one joins if it is violated.
+    Selected are rows of least margin at W, relative to the bound. A margin of exactly zero is that of a zero
+    row, which is not selected; other rows join when they are violated.
     """
-    if np.count_nonzero(program.active) <= few:
+    if np.count_nonzero(program.active) <= most:
         return program.active
     margins, bounded = program.margins(W), program.bound > 0
     order = margins / np.where(bounded, program.bound, 1.0)
@@ -125,7 +125,7 @@ def hardest(program: Constraints, W: Float, count: int, few: int) -> Bool:
 
 
 def least(values: Float, among: Bool, count: int) -> Bool:
-    """Of some rows of a program (n, T) so many with the least values, however many are alike."""
+    """Of some rows of a program (n, T) exactly `count` with the least values, however many are equal."""
     example, token = np.nonzero(among)
     if len(example) <= count:
         return among
@@ -136,14 +136,14 @@ def least(values: Float, among: Bool, count: int) -> Bool:
 
 
 def nearest(rows: Rows, W: Float, needed: Bool, dense: bool = False) -> Bool | None:
-    """Of a pool that is too large the rows that are needed (k,), and others of least slack; else None."""
+    """Of a pool that is too large, the needed rows (k,) and others of least slack; else None."""
     most = room(rows, LARGEST_POOL, dense)
     if len(rows) <= most:
         return None
     slack = np.where(needed, -np.inf, rows.margins(W) - rows.bound)
-    kept = np.zeros(len(rows), bool)
-    kept[np.argsort(slack)[: max(most // 2, int(needed.sum()))]] = True
-    return kept
+    retained = np.zeros(len(rows), bool)
+    retained[np.argsort(slack)[: max(most // 2, int(needed.sum()))]] = True
+    return retained
 
 
 # ---------------------------------------------------------------------- the loop
@@ -260,10 +260,10 @@ class Pool:
 
 
 class Slacks:
-    """By how much each row kept its bound when it was measured last, and at which W.
+    """The slack of each row when it was last measured, and the W of that round.
 
     slack (n, T): margin less bound, at length one; length (n, T): |x_a − x_t| |z|, ∞ before it is measured,
-        or a bound on it; round (n, T): when; points: the W of each round.
+        or a bound on it; round (n, T): of the measurement; points: the W of each round.
     least, token (n, 2): the two least slacks of each example in this round, and their tokens.
     exact: any shortfall is a violation; else one below SATISFIED of the bound, or below rounding, is none.
     """

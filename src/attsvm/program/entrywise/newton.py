@@ -82,7 +82,7 @@ def step(kind, p, tau, c, count, least, share, structure, entries, pairs, fixed,
 
 @inner
 def respond(structure, entries, pairs, vectors, upper, c, target, refined):  # type: ignore[no-untyped-def]
-    """K x = r − A offset,  dM = Aᵀx,  dW = V ∘ dM + U t,  refined once if asked; returns  t = aᵀx / √c."""
+    """K x = r − A offset,  dM = Aᵀx,  dW = V ∘ dM + U t,  with one refinement; returns  t = aᵀx / √c."""
     delta, queries, edges, line = structure
     V, tilt, source, y, lift, image = entries[2], entries[3], entries[5], entries[6], entries[7], entries[8]
     margin, ratio, residual, column = vectors[1], vectors[2], vectors[3], vectors[4]

@@ -287,7 +287,7 @@ def power(x: Numbers, exponent: float) -> Numbers:
 
 
 def joined(arrays: list[Numbers], axis: int = 0) -> Numbers:
-    """The arrays one after the other along an axis."""
+    """The arrays joined along an axis."""
     return stacked(arrays, axis) if isinstance(arrays[0], Doubled) else np.concatenate(arrays, axis)
 
 

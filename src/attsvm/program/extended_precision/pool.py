@@ -57,7 +57,7 @@ class DoubledRows:
     def of(cls, program: Constraints, rows: Rows) -> DoubledRows:
         """The same rows from the keys, whose differences are exact; zero rows are left out.
 
-        Raises NoAnswer where there are too many, none asks for a margin, or one that is zero does.
+        Raises NoAnswer where there are too many, none requires a margin, or a zero row does.
         """
         if len(rows) * program.d * program.e > ENTRIES:
             raise NoAnswer

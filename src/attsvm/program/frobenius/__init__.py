@@ -1,1 +1,7 @@
-"""Frobenius (and l2) programs: vectors, small, crowded and large problems each have their algorithm."""
+"""Frobenius (and l2) programs: route.py says which engine suits which shape.
+
+active_set.py exchanges one row at a time, dense.py does so for all small vector problems at once; pivoting.py
+exchanges many, gram.py does so for all small matrix problems at once. interior_point.py serves crowded matrix
+problems, soft_margin.py those with a slack. packed.py multiplies by rows of matrices, contradiction.py proves
+that no weight separates.
+"""

@@ -49,7 +49,7 @@ def is_proof(rows: Rows, lam: Float) -> bool:
 
 
 def steepness(rows: Rows, lam: Float, W: Float) -> float:
-    """|Σ λ_j A_j|, given as W, per multiplier that counts: near zero when no weight exists."""
+    """|Σ λ_j A_j|, which is |W|, per multiplier of a row with a bound: near zero when no weight exists."""
     total = float(lam[rows.bound > 0].sum())
     return float(np.linalg.norm(W)) / total if total > 0 else np.inf
 

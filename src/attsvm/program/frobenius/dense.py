@@ -98,7 +98,7 @@ def _solve_share(program: Constraints) -> Answer:
     size, steep, gap = np.ones(runs), np.ones(runs), np.full(runs, np.inf)
     memory = active_set.empty(m, k), np.zeros(m, np.int64)
     solve_all((unit, bound / length, tied, live), *memory, (w, weight, separable, size, steep, gap))
-    # A zero row that asks for a margin is its own contradiction.
+    # A zero row that requires a margin is a contradiction by itself.
     impossible = (bound > 0) & ~real
     hopeless = impossible.any(1)
     if hopeless.any():
@@ -119,7 +119,7 @@ def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
 
     problems: rows of length one (r, m, k), bound, tied and live (r, m): rows that are not zero.
     s, names (m,): memory. out: w (r, k), multipliers (r, m) and separable (r,), all zero before; what divides
-    w and the multipliers (r,), so that the margins are those asked for and |Σ λ_j A_j| = 1, one before, and
+    w and the multipliers (r,), so that the margins are the required ones and |Σ λ_j A_j| = 1, one before, and
     the gap (r,), infinite before: they stay so in runs that have no W.
     """
     (rows, bound, tied, live), (W, multipliers, separable, size, steep, gap) = problems, out

@@ -133,8 +133,8 @@ def workspace(m: int, d: int) -> Workspace:
 class Exchanged(NamedTuple):
     """Results of the exchanges; zero at first, and where exchanges do not end or rows depend on each other.
 
-    W (r, d, e): Σ λ_j A_j; multipliers (r, n T): λ, of the rows as they are, not at length one.
-    measure (r, 3): b·λ (NaN where nothing is exchanged), the least margin per bound, and the largest error
+    W (r, d, e): Σ λ_j A_j; multipliers (r, n T): λ, of the rows at their own lengths.
+    measure (r, 3): b·λ (NaN without a result), the least margin per bound, and the largest error
         of a row without bound.
     """
 

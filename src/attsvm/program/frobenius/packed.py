@@ -58,7 +58,7 @@ class Packed:
     ) -> tuple[Float, bool]:
         """u with (B Bᵀ + added) u = right up to the goal, from a first u, and whether it was reached.
 
-        The preconditioner has the examples' blocks matrices |z|² Δ Δᵀ + added, with a ridge.
+        The preconditioner has one block |z|² Δ Δᵀ + added per example, with a ridge.
         """
         squares = np.einsum("ge,ge->g", self.queries, self.queries)
         blocks = np.matmul(self.delta, self.delta.transpose(0, 2, 1)) * squares[:, None, None]

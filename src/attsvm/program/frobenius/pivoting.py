@@ -57,14 +57,14 @@ Table = Callable[[Rows], list[Algorithm]]
 
 def start(rows: Rows) -> Bool:
     """A first passive set: the hardest fifth of each example for the weight Σ b_j A_j."""
-    asks = rows.bound > 0
+    bounded = rows.bound > 0
     margins = rows.margins(rows.combine(rows.bound))
-    ratio = np.where(asks, margins / np.where(asks, rows.bound, 1.0), np.inf)
+    ratio = np.where(bounded, margins / np.where(bounded, rows.bound, 1.0), np.inf)
     each = len(rows) // len(rows.queries) + 1
     room = int(CAP / 2 * rows.d * rows.e) // len(rows.queries)
     order, rank = np.lexsort((ratio, rows.owner)), np.empty(len(rows), np.intp)
     rank[order] = np.arange(len(rows)) - rows.starts[rows.owner]
-    return rows.tied | (asks & (rank < max(1, min(each // 5, room))))
+    return rows.tied | (bounded & (rank < max(1, min(each // 5, room))))
 
 
 def solve_by_pivoting(rows: Rows, passive: Bool | None = None, lam: Float | None = None) -> Candidate | None:
@@ -216,9 +216,9 @@ def _refined(rows: Rows, passive: Bool, state: Candidate) -> Candidate:
 
 
 class Pivoted:
-    """Block pivoting from the multipliers of the pool before; where that fails, what suits the pool alone.
+    """Block pivoting from the multipliers of the previous pool; where that fails, the other algorithms.
 
-    Where nothing is exact, the same in the coordinates that the rows span, if those are fewer.
+    Where none is exact, the same in the coordinates that the rows span, if those are fewer.
     """
 
     def __init__(self, algorithms: Table) -> None:
@@ -251,7 +251,7 @@ class Pivoted:
         return replace(fewer, W=span.expand(fewer.W))
 
     def _resumed(self, rows: Rows) -> Candidate | None:
-        """From the multipliers of the pool before, which are known up to a factor."""
+        """From the multipliers of the previous pool, which have an unknown common factor."""
         if self.previous is None:
             return None
         lam = rows.pick(self.previous) * rows.length
@@ -272,5 +272,5 @@ def best_of(algorithms: Table, rows: Rows) -> Candidate:
         candidate = algorithm(rows)
         if candidate is not None and (best is None or candidate.gap < best.gap):
             best = candidate
-    # Where nothing converged: a candidate that certifies nothing.
+    # Nothing converged: W = 0 certifies nothing.
     return best or Candidate(np.zeros((rows.d, rows.e)), np.zeros(len(rows)))

@@ -1,16 +1,16 @@
 """Frobenius (and l2) margin: which engine suits which shape. It is chosen here and nowhere else.
 
-    vectors, d or e = 1   small                          every row written out, all runs at once
+    vectors, d or e = 1   small                          dense rows, all runs at once
     matrices              few rows                       loops on the Gram matrix, all runs at once
     d·e ≤ ONE_BY_ONE      more rows than unknowns        working set, dual active set
                           (of matrices CROWDED times)
-    else, vectors         fewer rows than dimensions     every row, block pivoting, written out
-                          more                           working set, block pivoting, written out
+    else, vectors         fewer rows than dimensions     every row, block pivoting, dense
+                          more                           working set, block pivoting, dense
     else, matrices        keys in memory, not too many   every row, what suits them
                           stored elsewhere, many keys    working set, what suits a pool
-    rows of matrices      crowded, few unknowns          interior point, block pivoting, written out
-                          small                          block pivoting, written out
-                          else                           block pivoting, interior point, written out
+    rows of matrices      crowded, few unknowns          interior point, block pivoting, dense
+                          small                          block pivoting, dense
+                          else                           block pivoting, interior point, dense
 
 An engine whose gap stays open is followed by the other one: active set and block pivoting.
 Engines are imported when they are first needed: what they import takes longer than a small problem.
@@ -28,7 +28,7 @@ from attsvm.program.rows import Rows
 from attsvm.program.working_set import Algorithm
 
 NUMBERS_OF_VECTORS = 50_000
-"""Numbers in the rows of a vector problem, or in a factor of them, up to which all are written out."""
+"""Numbers in the rows of a vector problem, or in a factor of them, up to which rows are dense vectors."""
 
 GRAM_ROWS = 256
 """Rows of a matrix problem up to which loops on the Gram matrix beat calls to LAPACK."""
@@ -60,16 +60,16 @@ STRIDES = (16, 4)
 
 def solve_frobenius(program: Constraints) -> Answer:
     """Smallest ‖W‖_F with ⟨A_j, W⟩ ≥ b_j (= 0 where tied), for one run or for all of a batch."""
-    together = _together(program)
-    return one_by_one(_one_run, program) if together is None else in_batch(together, program)
+    engine = _batch_engine(program)
+    return one_by_one(_one_run, program) if engine is None else in_batch(engine, program)
 
 
-def _together(program: Constraints) -> Callable[[Constraints], Answer] | None:
+def _batch_engine(program: Constraints) -> Callable[[Constraints], Answer] | None:
     """The engine that takes all runs of a batch at once, if they are small."""
-    few, n, T, d, e = program.fits(), program.n, program.T, program.d, program.e
-    if few and min(d, e) == 1 and max(n * T, d * e) * d * e <= NUMBERS_OF_VECTORS:
+    in_memory, n, T, d, e = program.fits(), program.n, program.T, program.d, program.e
+    if in_memory and min(d, e) == 1 and max(n * T, d * e) * d * e <= NUMBERS_OF_VECTORS:
         from attsvm.program.frobenius.dense import solve_runs_dense as engine
-    elif few and min(d, e) > 1 and n * max(T - 1, 1) <= GRAM_ROWS:
+    elif in_memory and min(d, e) > 1 and n * max(T - 1, 1) <= GRAM_ROWS:
         from attsvm.program.frobenius.gram import solve_runs_by_gram as engine
     else:
         return None
@@ -85,24 +85,24 @@ def _one_run(program: Constraints) -> Answer:
     crowded = rows >= (1.0 if program.e == 1 else CROWDED) * unknowns
 
     def by_active_set() -> Answer:
-        engine, chosen = ActiveSet(unknowns), working_set.some_examples(program, PROBE)
-        return working_set.solve_on_pools(program, frobenius, engine, chosen, STRIDES)
+        engine, pool = ActiveSet(unknowns), working_set.some_examples(program, PROBE)
+        return working_set.solve_on_pools(program, frobenius, engine, pool, STRIDES)
 
     def by_pivoting() -> Answer:
         engine = Pivoted(algorithms)
         if rows < unknowns or (program.e > 1 and program.fits(KEPT_KEYS)):
             return working_set.solve_on_pools(program, frobenius, engine, program.active)
-        chosen = working_set.some_examples(program, PROBE)
-        return working_set.solve_on_pools(program, frobenius, engine, chosen, STRIDES)
+        pool = working_set.some_examples(program, PROBE)
+        return working_set.solve_on_pools(program, frobenius, engine, pool, STRIDES)
 
-    ways = [by_pivoting, by_active_set][: 1 + (unknowns <= SLOWLY)]
+    solvers = [by_pivoting, by_active_set][: 1 + (unknowns <= SLOWLY)]
     if crowded and unknowns <= ONE_BY_ONE:
-        ways.reverse()
-    best = ways[0]()
-    for way in ways[1:]:
+        solvers.reverse()
+    best = solvers[0]()
+    for solver in solvers[1:]:
         if best.separable and not best.gap <= CLOSED:
-            other = way()
-            best = other if other.gap < best.gap or not other.separable else best
+            candidate = solver()
+            best = candidate if candidate.gap < best.gap or not candidate.separable else best
     return best
 
 

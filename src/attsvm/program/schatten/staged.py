@@ -23,8 +23,8 @@ GAP_GOAL, GAP_ENOUGH = 4e-10, 5e-9
 """Relative gap at which the interior point stops, and above which a more careful attempt follows."""
 
 SMALL_POOL, NARROW_POOL = 150, 20
-"""Pools of at most this many rows stay as they are: choosing would cost more than it saves. A pool that
-spans less than the space pays for every row with a dimension: it chooses even among few."""
+"""Pools of at most this many rows drop none: the choice would cost more than it saves. In a pool that spans
+less than the space every row costs a dimension: there the limit is lower."""
 
 LEAST = 0.1
 """The least bound, in units of the largest, to which the excess of a row is relative in a wide program."""
