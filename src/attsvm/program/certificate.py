@@ -36,7 +36,7 @@ class Certificate:
     """How far a solution is from optimal at most, recomputed from the data; rounding is counted against it.
 
     primal: largest shortfall of a margin, relative to the required one (where none is required, and
-        for tied tokens, to the largest margin that any example requires).
+        for tied tokens, to the largest margin that any row requires).
     dual: largest negative multiplier, relative, and excess of N*(Σ λ_j A_j) over 1.
     gap: 1 − lower/upper, where Σ λ_j b_j / N*(Σ λ_j A_j) ≤ best norm ≤ N(W) / least margin.
     rows: number of constraints, ties included.
