@@ -3,8 +3,9 @@
     python lab/benchmarks/rank_by_scs.py
 
 cvxpy hands the program to SCS, whose default accuracy leaves singular values of 1e-7 to 1e-5; `matrix_rank`
-with an absolute tolerance of 1e-7 counts them, and counts 1 where there is no solution (None). 100 draws of
-every cell of the figure `rank`, about two minutes. Writes src/attsvm_lab/figures/records/rank.json.
+with an absolute tolerance of 1e-7 counts them, and counts 1 where there is no solution (None). The 100 draws
+of the authors in every cell of the figure `rank`, some minutes. Writes
+src/attsvm_lab/figures/records/rank.json.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> None:
 
 def rank(n: int, d: int, seed: int) -> int:
     """Rank of one draw, counted as published."""
-    tokens, v = att.datasets.sphere(n, 5, d, seed=seed)
+    tokens, v = att.datasets.published.sphere(n, 5, d, seed=seed)
     best = att.scores(tokens, v).argmax(-1)
     W = solved(rows(tokens, best), d)
     return 1 if W is None else int(np.linalg.matrix_rank(W, tol=ABSOLUTE))

@@ -20,11 +20,15 @@ from attsvm_lab.figures import textbook
 from attsvm_lab.figures.accuracy import exactly, log_axis, sampled
 from attsvm_lab.figures.figure import PLOT, STATED, Arrays, Check, scales
 from attsvm_lab.figures.papers import TRANSFORMERS
+from attsvm_lab.figures.recorded import recorded
 
 WIDTHS = (4, 6, 8, 10)
-WIDEST = max(WIDTHS)
-STARTS = 10_000
-"""First seed of the starting points: the data take the seeds 0, 1, …"""
+STARTS = 100_000
+"""Added to a seed of the data for the seed of its start: the authors' starts had none."""
+RUNS = 500
+"""Accepted runs of each width, as published."""
+NAME = "relu"
+"""The record that `lab/benchmarks/relu_runs.py` wrote."""
 RECORD = np.array([100, 200, 300, 500, 700, 1000, 1400, 2000])
 KEPT, GONE = 1e-3, 1e-6
 """Attention from which a token counts as selected, and below which as masked."""
@@ -57,63 +61,91 @@ AXIS = (0.0043, 1.24)
         "describe the stopping rule as much as the limit; that W tends to C·W^mm + W^fin is a "
         "conjecture. Paper scale here accepts some 200 runs per width, the paper 500."
     ),
-    sizes=scales(
-        draws=({4: 60, 6: 20}, {4: 100, 6: 140, 8: 200, 10: 260}, {4: 1_000, 6: 2_000, 8: 4_000, 10: 8_000})
-    ),
-    seconds=12,
+    sizes=scales(draws=({4: 60, 6: 20}, None, dict.fromkeys(WIDTHS, 20_000))),
+    seconds=3,
+    record=NAME,
 )
-def experiment(draws: Mapping[int, int]) -> Arrays:
-    """1 − cosine (accepted runs, k) to the three predictions, per width and per gradient.
+def experiment(draws: Mapping[int, int] | None, runs: int = RUNS) -> Arrays:
+    """1 − cosine to the three predictions over the accepted runs, per width and per gradient.
 
-    draws: number of problems of each width. exact: gradients that survive saturation; textbook: the
-    published formula. Problems of all widths are padded to width 10: one compiled program trains them.
+    mean_… (k,): at the recorded steps; end_… (accepted runs,): at the last. exact: gradients that survive
+    saturation; textbook: the published formula. draws: the authors' seeds 1 … of each width, of which the
+    first `runs` accepted ones count, as published; None for the record.
     """
-    problems = [_problems(d, count) for d, count in draws.items()]
-    keys, queries, labels, V, start = (
-        np.concatenate(arrays_of_width) for arrays_of_width in zip(*problems, strict=True)
-    )
-    width = np.repeat(list(draws), list(draws.values()))
-    mixed = (labels < 0).any(-1)  # if all labels are 1, every loss falls without a selection
-    tokens, V, start = att.Tokens(keys[mixed], queries[mixed], labels[mixed]), V[mixed], start[mixed]
-    head, rule = att.ReLUNetwork(V, np.ones(WIDEST)), att.steepest(att.frobenius, 0.1)
-    steps = RECORD.tolist()
+    if draws is None:
+        return stored(recorded(NAME)["widths"])
+    return stored({str(d): accepted_runs(d, most, runs) for d, most in draws.items()})
+
+
+def stored(widths: Mapping[str, Mapping[str, Any]]) -> Arrays:
+    """The arrays of a figure from what `accepted_runs` gives for each width."""
+    arrays: Arrays = {
+        "steps": RECORD,
+        "widths": np.array([int(d) for d in widths]),
+        "draws": np.array([width["draws"] for width in widths.values()]),
+    }
+    return arrays | {
+        f"{name}_{d}": np.array(values)
+        for d, width in widths.items()
+        for name, values in width.items()
+        if name != "draws"
+    }
+
+
+def accepted_runs(d: int, most: int, runs: int, chunk: int = 500) -> dict[str, Any]:
+    """The first accepted runs among the authors' seeds 1 … most: draws taken, means and ends."""
+    found: dict[str, list[Float]] = {}
+    taken = 0
+    while taken < most and sum(map(len, found.get("textbook_leak", []))) < runs:
+        seeds = range(taken + 1, min(taken + chunk, most) + 1)
+        for name, values in _trained(d, seeds).items():
+            found.setdefault(name, []).append(values)
+        taken = seeds[-1]
+    accepted: dict[str, Any] = {"draws": taken}
+    for name, parts in found.items():
+        values = np.concatenate(parts)[:runs]
+        if name.endswith("leak"):
+            accepted[name] = values
+        else:
+            accepted[f"mean_{name}"] = values.mean(0) if len(values) else np.full(len(RECORD), np.nan)
+            accepted[f"end_{name}"] = values[:, -1]
+    return accepted
+
+
+def _trained(d: int, seeds: range) -> Arrays:
+    """1 − cosines (accepted runs, k) of the problems of these seeds, by gradient and prediction."""
+    tokens, V, start = _problems(d, seeds)
+    head, rule, steps = att.ReLUNetwork(V, np.ones(d)), att.steepest(att.frobenius, 0.1), RECORD.tolist()
     path = att.train(tokens, head, optimizer=rule, steps=steps[-1], init=start, record=steps)
     usual = textbook.textbook_descent(tokens, textbook.relu_head(tokens, V), (start,), RECORD)
-    arrays: Arrays = {"steps": RECORD, "widths": np.array([*draws]), "draws": np.array([*draws.values()])}
-    for name, W in (("exact", path.W[:, 1:]), ("textbook", usual)):
-        for d in draws:
-            arrays |= {
-                f"{name}_{key}_{d}": arrays_of_width
-                for key, arrays_of_width in _accepted(tokens, W, width[mixed] == d).items()
-            }
-    return arrays
+    return {
+        f"{name}_{key}": values
+        for name, W in (("exact", path.W[:, 1:]), ("textbook", usual))
+        for key, values in _accepted(tokens, W).items()
+    }
 
 
-def _problems(d: int, count: int) -> tuple[Float, ...]:
-    """Keys, queries, labels, V with ‖V‖_F = 1, and starts, padded with zeros to the largest width.
+def _problems(d: int, seeds: range) -> tuple[att.Tokens, Float, Float]:
+    """The authors' problems in which some label is −1, V with ‖V‖_F = 1, and starts of our own.
 
-    Queries and W have coordinates in the span of the queries, on which logits and gradients depend. The part
-    of the start outside this span never moves, about 1 in ‖W‖ ≈ 60, and is omitted.
+    If all labels are 1, every loss falls without a selection, and the notebook takes the next seed. Queries
+    and W have coordinates in the span of the queries, on which logits and gradients depend. The part of the
+    start outside this span never moves, about 1 in ‖W‖ ≈ 60, and is omitted.
     """
-    tokens, _ = att.datasets.sphere(3, 4, d, seed=range(count))
-    basis = np.linalg.qr(tokens.queries.swapaxes(1, 2))[0]
-    V = np.random.default_rng(d).standard_normal((count, d, d))
-    V /= np.asarray(att.frobenius.value(V))[:, None, None]
-    start: Float = att.uniform(range(STARTS, STARTS + count))({"W": (d, d)})["W"]
-
-    def padded(x: Float, axis: int) -> Float:
-        return np.pad(x, [(0, WIDEST - d if a == axis % x.ndim else 0) for a in range(x.ndim)])
-
-    head, start = padded(padded(V, -1), -2), padded(start @ basis, -2)
-    return padded(tokens.keys, -1), tokens.queries @ basis, tokens.labels, head, start
+    tokens, V = att.datasets.published.relu(3, 4, d, seed=seeds)
+    start: Float = att.uniform([STARTS + seed for seed in seeds])({"W": (d, d)})["W"]
+    mixed = (tokens.labels < 0).any(-1)
+    basis = np.linalg.qr(tokens.queries[mixed].swapaxes(1, 2))[0]
+    keys, labels = tokens.keys[mixed], tokens.labels[mixed]
+    return att.Tokens(keys, tokens.queries[mixed] @ basis, labels), V[mixed], start[mixed] @ basis
 
 
-def _accepted(tokens: att.Tokens, W: Float, members: Any) -> Arrays:
+def _accepted(tokens: att.Tokens, W: Float) -> Arrays:
     """1 − cosines of the runs that the paper's rule accepts: at the end some attention is at most 1e-6, none
     in (1e-6, 1e-3]."""
     end = textbook.attention(tokens, W[:, -1])
     finished = ((end >= KEPT) | (end <= GONE)).all((-2, -1)) & (end <= GONE).any((-2, -1))
-    runs = np.flatnonzero(finished & members)
+    runs = np.flatnonzero(finished)
     if not len(runs):
         return {**{target: np.empty((0, len(RECORD))) for target in TARGETS}, "leak": np.empty(0)}
     accepted_tokens, W, end = att.Tokens(tokens.keys[runs], tokens.queries[runs]), W[runs], end[runs]
@@ -139,7 +171,7 @@ def draw(arrays: Arrays) -> Canvas:
         for target, color in COLORS.items():
             _means(above, arrays, target, d, color)
             above.plot(2_350, PUBLISHED[target][WIDTHS.index(d)], "o", mfc="none", color=color, ms=5)
-        accepted = len(arrays[f"exact_both_{d}"])
+        accepted = len(arrays[f"textbook_leak_{d}"])
         label(above, 150, 2.6e-4, f"{accepted} of {draws} draws\naccepted", "black")
         above.set(yscale="log", ylim=(2e-4, 2), xlim=(0, 2_500), xticks=(0, 1_000, 2_000))
         _runs(below, arrays, d)
@@ -161,18 +193,17 @@ def draw(arrays: Arrays) -> Canvas:
 def _means(ax: Axes, arrays: Arrays, target: str, d: int, color: str) -> None:
     """Means over the accepted runs, with their standard error at the end: exact solid, textbook dashed."""
     for name, style, x in (("exact", "-", 2_050), ("textbook", "--", 2_170)):
-        values = arrays[f"{name}_{target}_{d}"]
-        if len(values):
-            ax.plot(arrays["steps"], values.mean(0), style, color=color)
-            error = values[:, -1].std() / np.sqrt(len(values))
-            ax.errorbar(x, values[:, -1].mean(), error, color=color, lw=1)
+        ends = arrays[f"end_{name}_{target}_{d}"]
+        if len(ends):
+            ax.plot(arrays["steps"], arrays[f"mean_{name}_{target}_{d}"], style, color=color)
+            ax.errorbar(x, ends.mean(), ends.std() / np.sqrt(len(ends)), color=color, lw=1)
 
 
 def _runs(ax: Axes, arrays: Arrays, d: int) -> None:
     """Every accepted run: blue exact, grey circles textbook."""
     for name, marker, color, fill in (("textbook", "o", GREY, "none"), ("exact", ".", BLUE, BLUE)):
         leak = np.maximum(arrays[f"{name}_leak_{d}"], 1e-60)
-        ax.plot(leak, arrays[f"{name}_both_{d}"][:, -1], marker, mfc=fill, color=color, ms=4)
+        ax.plot(leak, arrays[f"end_{name}_both_{d}"], marker, mfc=fill, color=color, ms=4)
     ax.set(xscale="log", yscale="log", xlim=(1e-62, 1e-3), ylim=(1e-5, 1.5), xticks=(1e-60, 1e-30, 1e-6))
     ax.minorticks_off()
 
@@ -191,13 +222,11 @@ def _means_of(arrays: Arrays, d: int) -> list[Check]:
     for target, label_of_target in TARGETS.items():
         published, recipe = PUBLISHED[target][WIDTHS.index(d)], None
         for name, why in (("textbook", ""), ("exact", FURTHER)):
-            values = arrays[f"{name}_{target}_{d}"][:, -1]
-            other_widths = [
-                arrays[f"{name}_{target}_{width}"][:, -1] for width in arrays["widths"] if width != d
-            ]
+            values = arrays[f"end_{name}_{target}_{d}"]
+            other_widths = [arrays[f"end_{name}_{target}_{w}"] for w in arrays["widths"] if w != d]
             if len(values):
                 quantity = f"1 − correlation with {label_of_target}, d = {d}"
-                accuracy = log_axis(published, *AXIS) + sampled(values, 500, alike=other_widths)
+                accuracy = log_axis(published, *AXIS) + sampled(values, RUNS, alike=other_widths)
                 row = Check(
                     f"{quantity}, {name} gradient",
                     PLOT,
@@ -218,7 +247,7 @@ def _orders(arrays: Arrays, d: int) -> list[Check]:
     """Whether the means are ordered: 1 if C·W^mm + W^fin ≤ W^mm ≤ W^1token, else 0."""
     rows, exact = [], exactly("1 when the three means are in the published order")
     for name in ("textbook", "exact"):
-        ends = [arrays[f"{name}_{target}_{d}"][:, -1] for target in TARGETS]
+        ends = [arrays[f"end_{name}_{target}_{d}"] for target in TARGETS]
         if len(ends[0]):
             means = [end.mean() for end in ends]
             statement = f"order C·W^mm + W^fin, W^mm, W^1token, d = {d}, {name} gradient"

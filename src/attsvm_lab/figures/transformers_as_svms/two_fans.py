@@ -28,7 +28,9 @@ PATHS = (2.92, 2.22)
 """Where the published paths of W z_i leave the plot."""
 SOLVED = within(1e-8, "solver accuracy")
 WINDOW = (-2, 10, -5, 5)
-"""The axes of the published plot, which shows tokens, rays and paths together."""
+"""The axes of the published plot, which shows tokens, rays and the path of W together."""
+WIDE = (-10, 60, -75, 75)
+"""Where the path of K Qᵀ has turned to its rays; no published plot has it."""
 
 
 @TRANSFORMERS.figure(
@@ -57,9 +59,9 @@ def draw(arrays: Arrays) -> Canvas:
     describe(tokens_ax, "tokens and separating lines", "first coordinate", "second coordinate of $x$")
     label(tokens_ax, -2.1, -2.6, "★ selected   • others   ○ support", GREY)
     draw_trajectories(middle, arrays, "full", window=WINDOW)
-    draw_trajectories(right, arrays, "factored", window=WINDOW)
+    draw_trajectories(right, arrays, "factored", window=WIDE)
     label(middle, 3.2, -0.2, "dashed:\nnuclear rays", GREY)
-    label(right, 3.2, -0.2, "dashed:\nFrobenius rays", GREY)
+    label(right, -8, 66, "dashed: Frobenius rays", GREY)
     right.set_ylabel("")
     return figure
 
