@@ -17,7 +17,17 @@ try:
 except ImportError as error:
     raise missing("figures need matplotlib", "lab") from error
 
-from attsvm_lab.figures.accuracy import Accuracy, axis, counted, digits, exactly, log_axis, sampled, within
+from attsvm_lab.figures.accuracy import (
+    Accuracy,
+    axis,
+    counted,
+    digits,
+    exactly,
+    log_axis,
+    restarted,
+    sampled,
+    within,
+)
 from attsvm_lab.figures.figure import KINDS, STATUSES, Check, Figure, Paper, Provenance, Scale, Status
 from attsvm_lab.figures.papers import PAPERS
 
@@ -25,7 +35,7 @@ FILES = {
     "max_margin_selection": "single_input several_inputs losses joint random_data vision_sparsity",
     "transformers_as_svms": "two_clouds two_fans local_convergence rank where_it_ends relu_head "
     "quadratic_head",
-    "mirror_descent": "own_program rates joint sentiment vision",
+    "mirror_descent": "own_program trajectories rates joint sentiment vision",
     "next_token": "two_stages extended_order soft_composition collapse",
     "fast_rates": "three_methods",
     "even_pairs": "two_phases",
@@ -63,6 +73,7 @@ __all__ = [
     "digits",
     "exactly",
     "log_axis",
+    "restarted",
     "sampled",
     "within",
 ]

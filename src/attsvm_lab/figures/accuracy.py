@@ -133,6 +133,20 @@ def sampled(
     return Accuracy(error=error, freedom=freedom, words=f"{_level()} for {len(sample)} and {theirs:g} runs")
 
 
+def restarted(ours: Float, theirs: int = 1) -> Accuracy:
+    """Two means over the same data sets: ours (data sets, starts), and theirs, of so many starts each.
+
+    s √((1/starts + 1/theirs) / data sets),   s² = the variance over the starts of a data set, pooled
+    """
+    data_sets, starts = ours.shape
+    if starts < 2:
+        return Accuracy(error=math.inf, words=f"one start of each of {data_sets} data sets, no spread known")
+    variance = float(ours.var(axis=1, ddof=1).mean())
+    error = math.sqrt(variance * (1 / starts + 1 / theirs) / data_sets)
+    words = f"{_level()} for {starts} and {theirs} starts of the same {data_sets} data sets"
+    return Accuracy(error=error, freedom=data_sets * (starts - 1), words=words)
+
+
 def counted(ours: float, runs: int, share: float, theirs: int) -> Accuracy:
     """Two shares of one experiment: ours, of `runs` runs, and `share`, of `theirs` runs."""
     total = runs + theirs

@@ -105,7 +105,8 @@ def relu():
         for kind in ("exact", "textbook"):
             found[f"{kind}_leak_{d}"] = np.full(runs, 1e-12)
             for target, means in relu_head.PUBLISHED.items():
-                found[f"{kind}_{target}_{d}"] = np.full((runs, len(steps)), means[column])
+                found[f"mean_{kind}_{target}_{d}"] = np.full(len(steps), means[column])
+                found[f"end_{kind}_{target}_{d}"] = np.full(runs, means[column])
     return found
 
 
@@ -117,7 +118,7 @@ def divergences():
         mixed = own_program.PUBLISHED[q] if p == 3 else end
         for kind, last in (("own", end), ("mixed", mixed), ("usual", end)):
             found[f"{kind}_{p:g}_{q:g}"] = np.geomspace(1, last, 4) * np.linspace(0.98, 1.02, 5)[:, None]
-    return found | {"exponents": np.array([*own_program.STEPS])}
+    return found | {"exponents": np.array([*own_program.STEPS]), "starts": np.array(1)}
 
 
 def descents():

@@ -5,7 +5,18 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from attsvm_lab.figures import Accuracy, Check, axis, counted, digits, exactly, log_axis, sampled, within
+from attsvm_lab.figures import (
+    Accuracy,
+    Check,
+    axis,
+    counted,
+    digits,
+    exactly,
+    log_axis,
+    restarted,
+    sampled,
+    within,
+)
 from attsvm_lab.figures.accuracy import LEVEL, along, log_digits, significant
 from attsvm_lab.figures.figure import beside_each_other
 
@@ -45,6 +56,19 @@ def test_shares_of_one_experiment_differ_at_most_at_the_stated_rate(share):
     known = [counted(own, 200, other, 100) for own, other in zip(ours, theirs, strict=True)]
     assert misses(theirs, ours, known) < MANY * (1 - LEVEL)
     assert misses(np.full(PAIRS, 1 - share if share != 0.5 else 0.9), ours, known) > 0.99
+
+
+def test_means_over_the_same_data_sets_are_judged_by_the_spread_of_starts_alone():
+    rng = np.random.default_rng(0)
+    data = 10 * rng.standard_normal((PAIRS, 20, 1))
+    published = (data + rng.standard_normal((PAIRS, 20, 1))).mean((1, 2))
+    ours = data + rng.standard_normal((PAIRS, 20, 3))
+    known = [restarted(each) for each in ours]
+    rate = misses(published, ours.mean((1, 2)), known)
+    assert (1 - LEVEL) / MANY < rate < MANY * (1 - LEVEL)
+    assert misses(published + 3, ours.mean((1, 2)), known) > 0.99
+    assert sampled(ours[0], 20).tolerance > 3 * known[0].tolerance
+    assert restarted(ours[0, :, :1]).tolerance == np.inf
 
 
 def test_few_runs_of_a_heavy_tail_are_judged_with_those_of_other_cells():

@@ -59,7 +59,7 @@ WRONG = [
     ("rank", "infeasible draws left out", lambda a: {"frobenius_counted": counted_without_none(a)}),
     ("rank", "nuclear ranks without the errors of SCS", lambda a: {"nuclear_counted": a["nuclear"]}),
     ("where-it-ends", "fewer at the best tokens", lambda a: {"global_5_40": np.arange(100) < 60}),
-    ("relu-head", "half a cosine", lambda a: {"textbook_both_4": np.full((10, 8), 0.5)}),
+    ("relu-head", "half a cosine", lambda a: {"end_textbook_both_4": np.full(10, 0.5)}),
     ("quadratic-head", "one token kept", lambda a: {"trained": np.eye(4)[a["trained"].argmax(-1)]}),
     ("mirror-own-program", "exchanged", lambda a: {"own_3_2": a["own_3_3"], "own_3_3": a["own_3_2"]}),
     ("mirror-rates", "a plateau", lambda a: {f"exponent_{p:g}": np.zeros(2) for p in rates.RATES}),
