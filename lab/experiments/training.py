@@ -60,8 +60,9 @@ class Settings:
     only: str | None = None
 
 
-ONLY = ("last-query-key",)
-"""W_Q and W_K of the last block: the tokens that its heads see are then fixed, as in the theory."""
+ONLY = ("last-query-key", "last-query-key-head")
+"""W_Q and W_K of the last block, alone or with the linear head on the class token: the tokens that the heads
+of this block see are then fixed, as in the theory."""
 
 
 class Look(Protocol):
@@ -100,7 +101,7 @@ def train(
     if start is not None:
         model.load_state_dict(_parts(load_file(start))["model"])
     if settings.only:
-        freeze(model)
+        freeze(model, settings.only)
     model.dtype = torch.bfloat16 if settings.half else torch.float32
     if settings.fused:
         if task.compiled:
@@ -144,11 +145,13 @@ def train(
     return records
 
 
-def freeze(model: Any) -> None:
-    """Train W_Q and W_K of the last block only, without dropout: the states that enter it never change."""
+def freeze(model: Any, only: str) -> None:
+    """Train only these weights (`ONLY`), without dropout: the states that enter the last block never change."""
     last = model.blocks[-1].attention
+    trained = [last.query.weight, last.key.weight]
+    trained += [model.head.weight, model.head.bias] if only.endswith("-head") else []
     for weight in model.parameters():
-        weight.requires_grad_(weight is last.query.weight or weight is last.key.weight)
+        weight.requires_grad_(any(weight is one for one in trained))
     for module in model.modules():
         if hasattr(module, "dropout"):
             module.dropout = 0.0

@@ -25,7 +25,7 @@ HALVES = (
 
 ADAM = "Zhang et al. 2024, The Implicit Bias of Adam on Separable Data (proven for linear models, no eps)"
 BATCHES = "Baek et al. 2025, arXiv 2510.26303 (proven for linear models)"
-COMPOSED = "docs/choosing.md, three draws measured here, after docs/law_of_halves.md"
+COMPOSED = "docs/choosing.md, a claim on fresh seeds, after docs/law_of_halves.md"
 HEADS = "docs/choosing.md, several heads: measured here, a sum of programs"
 
 CONE = "from a cone around a locally optimal direction, far from the origin, with small steps"

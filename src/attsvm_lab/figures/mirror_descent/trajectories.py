@@ -26,7 +26,7 @@ WINDOWS = {1.75: (-6, 1, -3.5, 3.5), 2.0: (-7, 1, -4, 4), 3.0: (-7, 1, -4, 4)}
 RAYS = {1.75: -0.73, 2.0: -1.25, 3.0: -2.02}
 PATHS = {1.75: -0.40, 2.0: -1.15, 3.0: -2.58}
 """Heights at which the drawn rays, and the drawn paths, leave these plots on the left."""
-PLACES = 200
+PLACES = 1_000
 NEAR = 0.01
 """Divergence below which a run has turned to its own program."""
 
