@@ -221,6 +221,15 @@ def pairs_of_reviews(arrays: Arrays) -> None:
         print(f"  best after {at} epochs")
 
 
+def untrained_scores() -> None:
+    """The score of pivotal words on the published sentences, of nets before training."""
+    record = recorded("sentences")
+    print(f"pivotal words of {record['sentences']} published sentences, before training:")
+    for size, scores in record["scores"].items():
+        above = ", ".join(f"{sum(x > bar for x in scores)} above {bar}" for bar in (0.4387, 0.3122))
+        print(f"  size {size}: {min(scores):.2f} to {max(scores):.2f}, mean {np.mean(scores):.2f}; {above}")
+
+
 def initialisations(arrays: Arrays) -> None:
     """How far initial weights spread what is measured, how far order and dropout do; and the published."""
     for what in trials.MEASURES:

@@ -146,7 +146,7 @@ def train(
 
 
 def freeze(model: Any, only: str) -> None:
-    """Train only these weights (`ONLY`), without dropout: the states that enter the last block never change."""
+    """Train only these weights (`ONLY`), without dropout: what enters the last block never changes."""
     last = model.blocks[-1].attention
     trained = [last.query.weight, last.key.weight]
     trained += [model.head.weight, model.head.bias] if only.endswith("-head") else []

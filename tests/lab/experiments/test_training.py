@@ -22,7 +22,7 @@ from data import packed
 from looks import TextLook, weights_of
 from optimizers import optimizer
 from tasks import Sentiment, Vision
-from training import Settings, freeze, train
+from training import ONLY, Settings, freeze, train
 
 TINY = {"vocabulary": 20, "length": 12, "width": 8, "hidden": 16}
 ASKED = ["digits", "--rows", "60", "--optimizer", "mirror:1.1", "--epochs", "12", "--save-every", "0"]
@@ -249,8 +249,18 @@ def test_what_is_frozen_is_computed_without_dropout():
     model = Vision(run.some(run.digits(), 10), "cpu", **run.DIGITS).make().train()
     pictures = torch.randn(2, 1, 8, 8)
     assert not torch.equal(model(pictures), model(pictures))
-    freeze(model)
+    freeze(model, "last-query-key")
     assert torch.equal(model(pictures), model(pictures))
+
+
+def test_the_head_is_trained_with_the_last_queries_and_keys_where_it_is_asked_for():
+    model = Vision(run.some(run.digits(), 10), "cpu", **run.DIGITS).make()
+    names = {}
+    for only in ONLY:
+        freeze(model, only)
+        names[only] = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert names["last-query-key-head"] - names["last-query-key"] == {"head.weight", "head.bias"}
+    assert len(names["last-query-key"]) == 2
 
 
 def test_a_plan_leaves_out_what_a_record_has_and_keeps_what_others_begin_with(tmp_path):
