@@ -27,6 +27,7 @@ def main() -> None:
         print(f"  size 3  {rule:16} {curve.max():.2f} at epoch {epochs[curve.argmax()]} of {epochs[-1]}")
     gains_of_reviews(arrays)
     pairs_of_reviews(arrays)
+    untrained_scores()
     initialisations(arrays)
     for what, (mean, spread) in trials.COLLAPSED.items():
         found = trials.outlier(mean, -spread if what == "epochs" else spread)

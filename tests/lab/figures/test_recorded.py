@@ -21,7 +21,7 @@ def test_there_are_recorded_figures():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recorded_figure_says_who_made_it(name):
     told = figures.ALL[name].recorded
-    assert "commit" in told and re.search("python (experiments|benchmarks)/", told)
+    assert "commit" in told and re.search("python (lab/)?(experiments|benchmarks)/", told)
 
 
 def test_every_run_records_its_settings_and_a_curve():
@@ -65,13 +65,25 @@ def test_exchanged_optimizers_are_noticed():
     assert came(arrays, what) == "agrees" and came(other, what) == "differs, not explained"
 
 
+def test_a_control_at_chance_is_not_compared_and_one_that_learns_is():
+    arrays = vision_sparsity.experiment()
+    statuses = {
+        name: {c.agreement for c in vision_sparsity.checks(arrays) if name in c.what}
+        for name in ("fixed, at chance", "fixed, head trained")
+    }
+    assert statuses["fixed, at chance"] == {"not comparable yet"}
+    assert "agrees" in statuses["fixed, head trained"]
+    assert all(arrays[f"learnt fixed, at chance {seed}"] < 0.12 for seed in range(3))
+    assert all(arrays[f"learnt fixed, head trained {seed}"] > 0.5 for seed in range(3))
+
+
 def test_soft_sparsity_follows_the_norm_where_tokens_are_fixed_and_a_reversed_curve_is_noticed():
     arrays, what = (
         vision_sparsity.experiment(),
-        "digits, fixed tokens: rank correlation, worst of three seeds",
+        "digits, fixed, at chance: rank correlation, worst of three seeds",
     )
     turned = {
-        name: x[:, ::-1] * [[1], [1], [-1]] for name, x in arrays.items() if name == "fixed from the start 1"
+        name: x[:, ::-1] * [[1], [1], [-1]] for name, x in arrays.items() if name == "fixed, at chance 1"
     }
     for given, wanted in ((arrays, True), (arrays | turned, False)):
         (found,) = [check.agrees for check in vision_sparsity.checks(given) if check.what == what]

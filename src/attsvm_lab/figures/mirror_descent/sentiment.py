@@ -48,9 +48,10 @@ NOTES = (
     "the 80th every tenth, where it is a point and more below its best. The published trials of a cell "
     "share their initial weights: their spread is that of order and dropout. Initial weights spread ours "
     "two to three times as far; at the level of all rows of this page every cell agrees, but a cell accepts "
-    "most of the other published ones, too, and could not have failed. At size 4 we do not find p = 3 above p = 2. For size 6 the authors' "
-    "notebook prints, to all digits, what it had saved a month before for another net, which takes the "
-    "mean over all places without a mask; beside ours are those it had saved for this net."
+    "most of the other published ones, too, and could not have failed. At size 4 we do not find p = 3 above "
+    "p = 2. For size 6 the authors' notebook prints, to all digits, what it had saved a month before for "
+    "another net, which takes the mean over all places without a mask; beside ours are those it had saved "
+    "for this net."
 )
 
 
