@@ -59,7 +59,8 @@ AXIS = (0.0043, 1.24)
         "falls to 1e-4; where it hangs near the threshold 1e-6, it is 0.1 or more, and these few runs "
         "carry the mean, which grows with further training (d = 4, 6,000 steps: 0.13). So the means "
         "describe the stopping rule as much as the limit; that W tends to C·W^mm + W^fin is a "
-        "conjecture. Paper scale here accepts some 200 runs per width, the paper 500."
+        "conjecture. The data are the authors' own, seeds 1, 2, …; the first 500 accepted runs of each width "
+        "count, as published. Their starts had no seed."
     ),
     sizes=scales(draws=({4: 60, 6: 20}, None, dict.fromkeys(WIDTHS, 20_000))),
     seconds=3,
