@@ -27,6 +27,8 @@ STARTS = 100_000
 """Added to a seed of the data for the seed of its start: the authors' starts had none."""
 RUNS = 500
 """Accepted runs of each width, as published."""
+ENOUGH = 100
+"""Runs from which a width tells its own spread; with fewer, which miss the heavy tail, it is that of all."""
 NAME = "relu"
 """The record that `lab/benchmarks/relu_runs.py` wrote."""
 RECORD = np.array([100, 200, 300, 500, 700, 1000, 1400, 2000])
@@ -60,7 +62,8 @@ AXIS = (0.0043, 1.24)
         "carry the mean, which grows with further training (d = 4, 6,000 steps: 0.13). So the means "
         "describe the stopping rule as much as the limit; that W tends to C·W^mm + W^fin is a "
         "conjecture. The data are the authors' own, seeds 1, 2, …; the first 500 accepted runs of each width "
-        "count, as published. Their starts had no seed."
+        "count, as published (for d = 10 the 340 of 20,000 seeds). Their starts had no seed. With the "
+        "textbook gradient ten of the twelve published means come out to 13 percent, the reading error."
     ),
     sizes=scales(draws=({4: 60, 6: 20}, None, dict.fromkeys(WIDTHS, 20_000))),
     seconds=3,
@@ -225,9 +228,10 @@ def _means_of(arrays: Arrays, d: int) -> list[Check]:
         for name, why in (("textbook", ""), ("exact", FURTHER)):
             values = arrays[f"end_{name}_{target}_{d}"]
             other_widths = [arrays[f"end_{name}_{target}_{w}"] for w in arrays["widths"] if w != d]
+            alike = other_widths if len(values) < ENOUGH else ()
             if len(values):
                 quantity = f"1 − correlation with {label_of_target}, d = {d}"
-                accuracy = log_axis(published, *AXIS) + sampled(values, RUNS, alike=other_widths)
+                accuracy = log_axis(published, *AXIS) + sampled(values, RUNS, alike=alike)
                 row = Check(
                     f"{quantity}, {name} gradient",
                     PLOT,
