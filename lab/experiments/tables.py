@@ -67,6 +67,7 @@ def images(runs: dict[str, Any]) -> None:
         if name.startswith("digits"):
             most = f"most later {soft[1:].max():.2f}"
             least = f"{soft[0]:.2f}, {soft.min():.2f} (epoch {at}), {most}, {soft[-1]:.2f}"
+            least += f"; train accuracy {run['train_accuracy'][-1]:.3f}"
         print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}, most {norm.max():.3f}")
         print(f"    rank correlation {vision_sparsity.rank_correlation(soft, norm):.3f}")
         if name.startswith("vision"):
