@@ -204,9 +204,16 @@ def chart(record: Record, file: Path) -> None:
 
     lines = _lines(record["rows"])
     figure = Figure(figsize=(10.2, 6.0), layout="constrained")
-    axes = figure.subplots(2, 3, sharey="row")
-    for ax, d in zip(axes[0], (6, 12, 32), strict=True):
-        _draw_norms(ax, [x for x in lines if x[0]["who"] == OURS and not x[0]["prompt"] and x[0]["d"] == d])
+    by_width = {
+        d: [x for x in lines if x[0]["who"] == OURS and not x[0]["prompt"] and x[0]["d"] == d]
+        for d in (6, 12, 32)
+    }
+    measured = [d for d in by_width if by_width[d]]
+    upper, lower = figure.subfigures(2, 1)
+    axes = [upper.subplots(1, max(len(measured), 1), sharey=True, squeeze=False)[0]]
+    axes.append(lower.subplots(1, 3, sharey=True))
+    for ax, d in zip(axes[0], measured, strict=False):
+        _draw_norms(ax, by_width[d])
         ax.set_title(f"attsvm, matrices, d = e = {d}", fontsize=9)
     compared = {
         "Frobenius, d = e = 12": ("Frobenius", 10, 12),
@@ -217,15 +224,15 @@ def chart(record: Record, file: Path) -> None:
         _draw_solvers(ax, [line for line in lines if _program(line[0]) == program])
         ax.set_title(title, fontsize=9)
         ax.set_xlabel("examples n")
-    for ax in axes.flat:
+    for ax in (*axes[0], *axes[1]):
         _frame(ax) if ax.lines else ax.set_visible(False)
-    for row, place in zip(axes, ("outside right upper", "outside right lower"), strict=True):
+    for part, row in zip((upper, lower), axes, strict=True):
         row[0].set_ylabel("CPU seconds, one core")
         labelled = {
             name: line for ax in row for line, name in zip(*ax.get_legend_handles_labels(), strict=True)
         }
         if labelled:
-            figure.legend(labelled.values(), labelled, loc=place, fontsize=8, frameon=False)
+            part.legend(labelled.values(), labelled, loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(file, metadata={"Date": None})
 
 

@@ -7,6 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from attsvm import datasets
+from attsvm.data.selection import best_tokens
 from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius, l1
 from attsvm.program.assumptions import in_margin_cone
@@ -128,6 +130,15 @@ def test_a_tie_that_float64_cannot_hold_is_not_certified():
     assert abs(_exact_logit(keys[1, 0], tie.W)) > 0.01
     assert not tie.certified
     assert str(tie).startswith("NOT certified")
+
+
+def test_printed_runs_begin_with_those_that_are_not_certified():
+    tokens, v = datasets.sphere(n=4, T=4, d=6, seed=range(3))
+    solution = max_margin(tokens, best_tokens(tokens, v))
+    W = solution.W.copy()
+    W[1] *= 0.9
+    assert str(replace(solution, W=W)).startswith("1 of 3 runs NOT certified")
+    assert "NOT" not in str(solution)
 
 
 def test_the_margin_is_what_the_weight_attains_and_the_bound_what_any_can(solution):

@@ -178,11 +178,13 @@ class Solution:
             return [lines[2], f"{lines[0]}, the best one at most {bound:.6g}", lines[1]]
         separable, certified = int(np.sum(self.separable)), int(np.sum(self.certified))
         solved = f"{separable} of {self.tokens.runs} runs separable, " if self.slack is None else ""
-        return [
+        lines = [
             f"{self.norm} {kind} solutions, W {size}, median margin {np.median(self.margin):.6g}",
             f"{solved}{certified} certified",
             f"worst {self.certificate}",
         ]
+        doubtful = separable - certified
+        return [f"{doubtful} of {self.tokens.runs} runs NOT certified", *lines] if doubtful else lines
 
     def plot(self) -> Any:
         """A matplotlib figure: margins of all constraints and singular values of W."""
@@ -269,9 +271,12 @@ class NotCertified(UserWarning):
         if solution.slack is None:
             margin, bound = (np.atleast_1d(x)[first] for x in (solution.margin, solution.margin_bound))
             message += f" W attains the margin {margin:.6g}; the best one is at most {bound:.6g}."
+        price = (
+            "slack=C allows a few examples to fall short" if solution.slack is None else "so is a smaller C"
+        )
         return cls(
             f"{message} Examples of similar scale, and selected tokens that are not nearly equal to others, "
-            "or nearly averages of them, are easier to prove; slack=C allows a few examples to fall short."
+            f"or nearly averages of them, are easier to prove; {price}."
         )
 
 
