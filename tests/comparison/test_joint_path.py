@@ -9,7 +9,7 @@ import pytest
 import attsvm as att
 from attsvm.comparison import joint_path as seeded
 from attsvm.training.radius import Problem
-from attsvm.training.starts import _pair as at_length_one
+from attsvm.training.regularise import _pair_at_length_one as at_length_one
 
 RADII, HEAD_RADII = np.array([100.0]), np.array([100.0])
 

@@ -6,7 +6,7 @@ import pytest
 
 from attsvm import Schatten, spectral
 from attsvm.training import directions
-from attsvm.training.small_svd import LARGEST, small_svd
+from attsvm.training.directions import LARGEST, small_svd
 
 ROUNDING = 1e-13
 """Of matrices whose largest singular value is about 10; 2e-14 was seen."""

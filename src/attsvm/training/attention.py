@@ -103,7 +103,7 @@ def attend_along(
 
 
 def _computed_once(data: Data, x: Array) -> Array:
-    """One array for the maximum and for who compares with it: XLA for GPUs would compute it twice."""
+    """Compute an array once for its maximum and the comparison with it: XLA for GPUs would do so twice."""
     return x if data.fence is IN_KERNEL else barrier(x)
 
 
@@ -126,19 +126,19 @@ def _pulling(data: Data, relative: Array, winner: Array, scores: Array) -> Pulli
     return Pulling(tokens, where(tokens, scores - best, 0), top, shares)
 
 
-def _tied(data: Data, scores: Array, one: Array, score: Array) -> Array:
+def _tied(data: Data, scores: Array, token: Array, score: Array) -> Array:
     """Tokens (n, T) that score as one token of each example does; one: bool (n, T), its score (n, 1)."""
-    tied = (scores == score) | one  # which a compiler may have computed twice
+    tied = (scores == score) | token  # which a compiler may have computed twice
     if data.alike is None:
         return tied
-    return tied | (data.alike == where(one, data.alike, 0).sum(1, keepdims=True))
+    return tied | (data.alike == where(token, data.alike, 0).sum(1, keepdims=True))
 
 
-def pooled(data: Data, look: Attention) -> Array:
+def pooled(data: Data, softmax: Attention) -> Array:
     """The attended value r = value_a + Σ_t s_t (value_t − value_a), (n, c)."""
     # The winner's weight is 1 − Σ losing: exact, while the softmax weights need not sum to one.
-    losing = look.losing
-    weights = where(look.winner, 1 - losing.sum(1, keepdims=True), losing)
+    losing = softmax.losing
+    weights = where(softmax.winner, 1 - losing.sum(1, keepdims=True), losing)
     return contract("nt,ntc->nc", weights, _values(data), data.fence)
 
 
@@ -152,20 +152,20 @@ def known_scores(data: Data, head: Head, scores: Array | None) -> Array | None:
     return fixed_scores(data, head.v) if scores is None and isinstance(head, Linear) else scores
 
 
-def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -> Reading:
+def read(data: Data, softmax: Attention, head: Head, scores: Array | None = None) -> Reading:
     """Margin and token scores of a head; `scores` saves a linear head the pass over the values."""
     if isinstance(head, Linear):
         scores = fixed_scores(data, head.v) if scores is None else scores
-        best = where(look.winner, scores, 0).sum(1)
-        if (pulling := look.pulling) is None:
-            drop = (look.losing * (scores - best[:, None])).sum(1)
+        best = where(softmax.winner, scores, 0).sum(1)
+        if (pulling := softmax.pulling) is None:
+            drop = (softmax.losing * (scores - best[:, None])).sum(1)
         else:  # a sum that the gradient takes, too
-            drop = jnp.exp(pulling.top) / (1 + look.total) * (pulling.shares * pulling.g).sum(1)
+            drop = jnp.exp(pulling.top) / (1 + softmax.total) * (pulling.shares * pulling.g).sum(1)
         return Reading(best + drop, scores)
     squared = isinstance(head, SquaredError)
-    r, log_scale, attained = _residual(data, look) if squared else (pooled(data, look), None, None)
+    r, log_scale, attained = _residual(data, softmax) if squared else (pooled(data, softmax), None, None)
     last = r.ndim == 3
-    value, slope = (each(part, last)(head, r) for part in (type(head).value, type(head).gradient))
+    value, slope = (each(method, last)(head, r) for method in (type(head).value, type(head).gradient))
     scores = contract("ntc,nc->nt", _values(data), slope, data.fence) * data.labels[:, None]
     if log_scale is None or attained is None:
         return Reading(data.labels * value, scores)
@@ -173,7 +173,7 @@ def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -
     return Reading(value * jnp.exp(2 * log_scale), scores, log_scale, log_drop)
 
 
-def _residual(data: Data, look: Attention) -> tuple[Array, Array, Array]:
+def _residual(data: Data, softmax: Attention) -> tuple[Array, Array, Array]:
     """Σ_t s_t value_t of values that are zero at a target, as a mantissa (n, c) and log scales (n,).
 
     The scale is that of the strongest token off the target: what lies on it adds nothing, however strong.
@@ -181,41 +181,41 @@ def _residual(data: Data, look: Attention) -> tuple[Array, Array, Array]:
     """
     values = _values(data)
     off = (values != 0).any(2)
-    strongest = where(unmasked(data, off, False), look.relative, -jnp.inf).max(1)
+    strongest = where(unmasked(data, off, False), softmax.relative, -jnp.inf).max(1)
     log_scale = where(strongest > -jnp.inf, strongest, 0)
-    weights = where(off, jnp.exp(look.relative - log_scale[:, None]), 0) / (1 + look.total)[:, None]
+    weights = where(off, jnp.exp(softmax.relative - log_scale[:, None]), 0) / (1 + softmax.total)[:, None]
     return contract("nt,ntc->nc", weights, values, data.fence), log_scale, unmasked(data, ~off, False).any(1)
 
 
-def pulls(data: Data, look: Attention, reading: Reading) -> Scaled:
+def pulls(data: Data, softmax: Attention, reading: Reading) -> Scaled:
     """Gradient of each margin in W z, relative to the winning token a: mantissa (n, d), log scale (n,).
 
         ∂f/∂(W z) = Σ_{t≠a} s_t (g_t − ḡ)(x_t − x_a),     g_t = γ_t − γ_a,   ḡ = Σ_{t≠a} s_t g_t
 
     The factor e^log_scale may underflow.
     """
-    coefficients, top = _coefficients(data, look, reading)
-    return Scaled(_along(data, look, coefficients), top)
+    coefficients, top = _coefficients(data, softmax, reading)
+    return Scaled(_along(data, softmax, coefficients), top)
 
 
-def _coefficients(data: Data, look: Attention, reading: Reading) -> tuple[Array, Array]:
+def _coefficients(data: Data, softmax: Attention, reading: Reading) -> tuple[Array, Array]:
     """s_t (g_t − ḡ) of the losing tokens (n, T) without a factor e^top; top (n,), −∞ where none pulls."""
-    pulling = look.pulling or _pulling(data, look.relative, look.winner, reading.scores)
+    pulling = softmax.pulling or _pulling(data, softmax.relative, softmax.winner, reading.scores)
     # Of a token that ties with the winner s_t is large, but its g_t is zero and ḡ as small as the others.
-    share, pull = (1 / (1 + look.total))[:, None], pulling.shares * pulling.g
+    share, pull = (1 / (1 + softmax.total))[:, None], pulling.shares * pulling.g
     mean = share * pull.sum(1, keepdims=True)
-    return share * (pull - look.odds * mean), pulling.top
+    return share * (pull - softmax.odds * mean), pulling.top
 
 
-def _along(data: Data, look: Attention, losing: Array) -> Array:
+def _along(data: Data, softmax: Attention, losing: Array) -> Array:
     """Σ_{t≠a} c_t (x_t − x_a) (n, d) of coefficients c of the tokens that lose (n, T)."""
     # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
-    coefficients = where(look.winner, -losing.sum(1, keepdims=True), losing)
+    coefficients = where(softmax.winner, -losing.sum(1, keepdims=True), losing)
     return contract("nt,ntd->nd", coefficients, data.keys, data.fence)
 
 
 def gradient(
-    data: Data, look: Attention, reading: Reading, loss: Loss, pulled: Scaled | None = None
+    data: Data, softmax: Attention, reading: Reading, loss: Loss, pulled: Scaled | None = None
 ) -> Scaled:
     """Gradient of the mean loss in W: 1/n Σ_i ℓ'(f_i) ∂f_i/∂(W z_i) z_iᵀ.
 
@@ -223,23 +223,23 @@ def gradient(
     largest exponent factored out: mantissa (d, e), true gradient mantissa · e^log_scale.
     pulled: the pulls, where they are known; else ℓ' enters the coefficients of tokens, which are fewer.
     """
-    losing, top = _coefficients(data, look, reading) if pulled is None else pulled
+    losing, top = _coefficients(data, softmax, reading) if pulled is None else pulled
     log_slope = loss.log_slope(reading.margin)
     log_slope = log_slope if reading.log_scale is None else log_slope + reading.log_scale
     row, log_scale = _factored(top, log_slope)
     row = -_shared(data, row)[:, None]
-    along_query = _along(data, look, row * losing) if pulled is None else row * losing
+    along_query = _along(data, softmax, row * losing) if pulled is None else row * losing
     return Scaled(contract("nd,ne->de", along_query, data.queries, data.fence), log_scale)
 
 
 def head_gradient(
-    data: Data, look: Attention, reading: Reading, loss: Loss, attended: Array | None = None
+    data: Data, softmax: Attention, reading: Reading, loss: Loss, attended: Array | None = None
 ) -> Scaled:
     """Gradient of the mean loss in the linear head: 1/n Σ_i ℓ'(f_i) Y_i r_i, mantissa (c,).
 
     attended: the attended values r (n, c), where they are known.
     """
-    attended = pooled(data, look) if attended is None else attended
+    attended = pooled(data, softmax) if attended is None else attended
     log_slope = loss.log_slope(reading.margin)
     # An example that attends to zero pulls nowhere: its slope would hide those of others past e^(−745).
     log_slope = where((attended != 0).any(1), log_slope, -jnp.inf)
@@ -255,7 +255,7 @@ def mean_loss(data: Data, margin: Array, loss: Loss) -> Array:
     return value.mean(0) if data.share is None else (data.share * value).sum(0)
 
 
-def drops(data: Data, look: Attention, reading: Reading) -> tuple[Array, Array]:
+def drops(data: Data, softmax: Attention, reading: Reading) -> tuple[Array, Array]:
     """γ_best of each example (n,), and how far its margin is below, in logarithms (n,).
 
         γ_best − f = Σ_t s_t (γ_best − γ_t):
@@ -267,7 +267,7 @@ def drops(data: Data, look: Attention, reading: Reading) -> tuple[Array, Array]:
     scores = _computed_once(data, reading.scores)
     first, best = _first_largest(unmasked(data, scores, -jnp.inf))
     gap = where(_tied(data, scores, first, best), 0, unmasked(data, best - scores, 0))
-    return best[:, 0], jax.nn.logsumexp(look.log_weights + jnp.log(gap), axis=1)
+    return best[:, 0], jax.nn.logsumexp(softmax.log_weights + jnp.log(gap), axis=1)
 
 
 def log_excess(data: Data, best: Array, log_drop: Array, loss: Loss) -> Array:
@@ -280,18 +280,18 @@ def log_excess(data: Data, best: Array, log_drop: Array, loss: Loss) -> Array:
     )  # a number: no float32 in kernels
 
 
-def unmasked(data: Data, per_token: Array, other: float) -> Array:
+def unmasked(data: Data, per_token: Array, fill: float) -> Array:
     """Numbers (n, T) with another in the place of masked tokens."""
-    return per_token if data.mask is None else where(data.mask, per_token, other)
+    return per_token if data.mask is None else where(data.mask, per_token, fill)
 
 
-def added(one: Scaled, other: Scaled) -> Scaled:
+def added(a: Scaled, b: Scaled) -> Scaled:
     """The sum of two arrays in log scale; the scale of one that is zero does not count."""
-    scales = [where((x.mantissa != 0).any(), x.log_scale, -jnp.inf) for x in (one, other)]
+    scales = [where((x.mantissa != 0).any(), x.log_scale, -jnp.inf) for x in (a, b)]
     top = jnp.maximum(*scales)
     top = where(top > -jnp.inf, top, 0)
-    parts = (jnp.exp(scale - top) * x.mantissa for scale, x in zip(scales, (one, other), strict=True))
-    return Scaled(sum(parts), top)  # type: ignore[arg-type]
+    terms = (jnp.exp(scale - top) * x.mantissa for scale, x in zip(scales, (a, b), strict=True))
+    return Scaled(sum(terms), top)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- details
@@ -312,6 +312,6 @@ def _factored(top: Array, log_slope: Array) -> tuple[Array, Array]:
     adding −5000.1 and −0.7 first would round away four digits of the ratio of two tokens.
     """
     token, largest = top.max(0), (top + log_slope).max(0)
-    some = jnp.isfinite(largest)  # False where no token of any example pulls: factors 0, scale 1
-    token, log_scale = where(some, token, 0), where(some, largest, 0)
+    any_pull = jnp.isfinite(largest)  # False where no token of any example pulls: factors 0, scale 1
+    token, log_scale = where(any_pull, token, 0), where(any_pull, largest, 0)
     return jnp.exp((top - token) + (log_slope - (log_scale - token))), log_scale

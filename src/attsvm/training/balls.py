@@ -57,7 +57,7 @@ def project_both(x: Array, norm: Norm, radius: Array, axis: Array, cosine: Array
     if capabilities_of(norm).euclidean:
         return project_ball(project_cone(x, axis, cosine), norm, radius)
 
-    def apart(state: State) -> Array:
+    def disagree(state: State) -> Array:
         count, _, _, _, gap = state
         return (count < ROUNDS) & (gap > TOGETHER * radius)
 
@@ -70,7 +70,7 @@ def project_both(x: Array, norm: Norm, radius: Array, axis: Array, cosine: Array
 
     zero = jnp.zeros_like(x)
     start = (jnp.asarray(0), x, zero, zero, jnp.full_like(x, jnp.inf, shape=()))
-    return lax.while_loop(apart, around, start)[1]
+    return lax.while_loop(disagree, around, start)[1]
 
 
 def ball_of(norm: Norm, axes: int) -> Norm:

@@ -16,6 +16,7 @@ from attsvm._support.validation import as_integer, describe, is_integer
 from attsvm.training.data import Data
 from attsvm.training.init import seeds_of
 from attsvm.training.programs import where
+from attsvm.training.types import Steps
 
 ORDERS = ("shuffled", "replacement")
 
@@ -118,7 +119,7 @@ def taken(data: Data, scores: Array | None, batch: Array, share: Array | None) -
     return data if share is None else data._replace(share=share.astype(data.queries.dtype)), scores
 
 
-def on_host(form: BatchForm, seed: Any, n: int, step: int) -> NDArray[np.int64]:
+def on_host(form: BatchForm, seed: Any, n: int, step: int) -> Steps:
     """The examples of a step, of one seed; at the end of an epoch fewer than `size`."""
     if form.replacement:
         return (_integers(seed, step, form.size, np) % np.uint64(n)).astype(np.int64)
@@ -131,9 +132,9 @@ def on_host(form: BatchForm, seed: Any, n: int, step: int) -> NDArray[np.int64]:
 def _integers(seed: Any, turn: Any, count: int, xp: Any = jnp) -> Any:
     """Random integers of 64 bits (count,): SplitMix64 of seed, turn and place (Steele, Lea, Flood 2014)."""
     odd = xp.uint64(0x9E3779B97F4A7C15)
-    words = xp.asarray(seed).astype(xp.uint64).reshape(1)
-    words = _mixed(_mixed(words, xp) + xp.asarray(turn).astype(xp.uint64) * odd, xp)
-    return _mixed(words + xp.arange(count, dtype=xp.uint64) * odd, xp)
+    state = xp.asarray(seed).astype(xp.uint64).reshape(1)
+    state = _mixed(_mixed(state, xp) + xp.asarray(turn).astype(xp.uint64) * odd, xp)
+    return _mixed(state + xp.arange(count, dtype=xp.uint64) * odd, xp)
 
 
 def _mixed(x: Any, xp: Any) -> Any:

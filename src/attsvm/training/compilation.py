@@ -29,10 +29,10 @@ def local_devices() -> list[Any]:
     import jax
 
     settings: Any = jax.config
-    chosen = settings.jax_default_device  # a device, the name of a platform, or None
-    if isinstance(chosen, str):
-        return jax.local_devices(backend=chosen)[:1]
-    return jax.local_devices() if chosen is None else [chosen]
+    default = settings.jax_default_device  # a device, the name of a platform, or None
+    if isinstance(default, str):
+        return jax.local_devices(backend=default)[:1]
+    return jax.local_devices() if default is None else [default]
 
 
 def backend() -> str:
@@ -60,9 +60,9 @@ def few_optimisations() -> Iterator[None]:
         yield
     finally:
         with _haste:
-            before = _before.pop()
+            setting = _before.pop()
             if not _before:
-                settings.update("jax_disable_most_optimizations", before)
+                settings.update("jax_disable_most_optimizations", setting)
 
 
 MOST_BYTES = 2**29
@@ -90,14 +90,14 @@ def kept_programs() -> Iterator[None]:
         "jax_persistent_cache_min_compile_time_secs": 0.0,  # all of ours are below JAX's limit of a second
         "jax_persistent_cache_enable_xla_caches": "none",
     }
-    before = {name: getattr(settings, name) for name in ours}
+    settings_before = {name: getattr(settings, name) for name in ours}
     _trim(folder)
     reset_cache()  # else JAX would not look at the settings again
     _set(settings, ours)
     try:
         yield
     finally:
-        _set(settings, before)
+        _set(settings, settings_before)
         reset_cache()
 
 
@@ -131,13 +131,13 @@ def _processor() -> str:
 def _trim(folder: Path) -> None:
     """Once per process: a look at every file takes longer than a small training."""
     with suppress(OSError):  # another process may trim it too
-        found = sorted((entry.stat().st_atime, entry.stat().st_size, entry) for entry in folder.iterdir())
-        size = sum(size for _, size, _ in found)
-        for _, own, entry in found:
+        files = sorted((entry.stat().st_atime, entry.stat().st_size, entry) for entry in folder.iterdir())
+        size = sum(size for _, size, _ in files)
+        for _, file_size, entry in files:
             if size <= MOST_BYTES:
                 break
             entry.unlink()
-            size -= own
+            size -= file_size
 
 
 def _set(settings: Any, values: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from attsvm.data.equal_keys import AT_ONCE, equal_rows
 from attsvm.data.tokens import Tokens
 from attsvm.numbers.stored import Stored
 from attsvm.training.prediction_heads import Head, Linear
+from attsvm.training.types import Flags, Floats
 
 
 class Data(NamedTuple):
@@ -38,7 +39,7 @@ def arrays(tokens: Tokens) -> Data:
     return of_examples(tokens, slice(0, tokens.n))
 
 
-def of_examples(tokens: Tokens, examples: slice | NDArray[Any]) -> Data:
+def of_examples(tokens: Tokens, examples: slice | Floats) -> Data:
     """The tokens of some examples, a slice or increasing indices, as NumPy's arrays.
 
     Stored numbers as they are stored, bfloat16 as bits (`widened`).
@@ -74,7 +75,7 @@ def widened(data: Data, dtype: Any) -> Data:
 # ---------------------------------------------------------------------- ties
 
 
-def with_scores(tokens: Tokens, head: Head, trained: bool) -> tuple[Data, NDArray[Any] | None]:
+def with_scores(tokens: Tokens, head: Head, trained: bool) -> tuple[Data, Floats | None]:
     """The tokens' arrays, and for every run the scores of a linear head that is not trained, (…, n, T).
 
     Where scores are not fixed, tokens tie if their values are equal: then the data have `alike`. So do values
@@ -96,13 +97,13 @@ def equal_values(tokens: Tokens) -> NDArray[np.int32] | None:
     alike = [equal_rows(values[chunk], tokens.mask[chunk]) for chunk in chunks]
     if all(first is None for first in alike):
         return None
-    alone = np.broadcast_to(np.arange(tokens.T, dtype=np.int32), tokens.mask.shape)
+    every_token = np.broadcast_to(np.arange(tokens.T, dtype=np.int32), tokens.mask.shape)
     return np.concatenate(
-        [alone[chunk] if first is None else first for chunk, first in zip(chunks, alike, strict=True)]
+        [every_token[chunk] if first is None else first for chunk, first in zip(chunks, alike, strict=True)]
     )
 
 
-def linear_scores(values: Any, labels: Any, mask: Any, v: Any) -> NDArray[Any]:
+def linear_scores(values: Any, labels: Any, mask: Any, v: Any) -> Floats:
     """γ_t = Y vᵀ value_t, (n, T) behind the runs and heads of v (…, c); those that tie are the same number.
 
     Scores tie where rounding alone may tell them apart. A single entry of v leaves nothing to add up.
@@ -126,7 +127,7 @@ def linear_scores(values: Any, labels: Any, mask: Any, v: Any) -> NDArray[Any]:
     return np.asarray(labels[..., None] * scores, scores.dtype)
 
 
-def _products(values: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:
+def _products(values: Floats, v: Floats) -> Floats:
     """vᵀ value (…, n, T)."""
     if values.ndim > 3 or v.ndim == 1:
         return np.asarray(np.matmul(values, v[..., None, :, None])[..., 0])
@@ -134,7 +135,7 @@ def _products(values: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(np.moveaxis(products, -1, 0)).reshape(*v.shape[:-1], *values.shape[:2])
 
 
-def _near(scores: NDArray[Any], doubt: Any, mask: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _near(scores: Floats, doubt: Any, mask: Any) -> tuple[Floats, Flags]:
     """The order of the scores (…, T), and which of them are no farther than the doubt from the one before."""
     order = np.argsort(np.where(mask, scores, np.inf), axis=-1, kind="stable")
     ordered = np.take_along_axis(scores, order, -1)
@@ -145,7 +146,7 @@ def _near(scores: NDArray[Any], doubt: Any, mask: Any) -> tuple[NDArray[Any], ND
     return order, near
 
 
-def _snapped(scores: NDArray[Any], doubt: Any, mask: Any) -> NDArray[Any]:
+def _snapped(scores: Floats, doubt: Any, mask: Any) -> Floats:
     """Scores, where each chain of neighbours closer than their doubt takes the lowest score of the chain."""
     order, near = _near(scores, doubt, mask)
     begin = np.maximum.accumulate(np.where(near, 0, np.arange(order.shape[-1])), axis=-1)

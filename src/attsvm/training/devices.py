@@ -18,6 +18,7 @@ from attsvm.training.plan import Model, Plan, State
 from attsvm.training.prediction_heads import Head
 from attsvm.training.runs import FEWEST
 from attsvm.training.schedules import Rates
+from attsvm.training.types import Tree
 from attsvm.training.weights import Params
 
 _SPEC: Any = PartitionSpec
@@ -60,7 +61,7 @@ def initial_state(plan: Plan, params: Params, head: Head, seed: Array | None = N
     return State(params, head, memory, head_memory, yes, yes, seed)
 
 
-def sharing(model: Model, data: Data, start: Any, count: int | None) -> Share:
+def sharing(model: Model, data: Data, start: Tree, count: int | None) -> Share:
     """How the runs are shared out.
 
     One CPU device computes as many chunks at once as there are cores; several devices share one chunk.
@@ -74,7 +75,7 @@ def sharing(model: Model, data: Data, start: Any, count: int | None) -> Share:
 
 
 def chunks_of(
-    share: Share, plan: Plan, data: Data, scores: Any, start: Any, saved: State | None = None
+    share: Share, plan: Plan, data: Data, scores: Any, start: Tree, saved: State | None = None
 ) -> list[Chunk]:
     """The runs in chunks of equal size, ready for the first step; the last run fills up the last chunk.
 
@@ -92,7 +93,7 @@ def chunks_of(
     return chunks
 
 
-def without_padding(tree: Any, count: int | None, axis: int) -> Any:
+def without_padding(tree: Tree, count: int | None, axis: int) -> Any:
     """Arrays of all chunks without the runs that fill up the last one."""
     if count is None:
         return tree
@@ -127,15 +128,15 @@ class Share:
         runs = -(-runs // WHOLE) * WHOLE if runs_last and runs >= PADDED else runs
         return cls(count, -(-count // runs), runs, None)
 
-    def placed(self, tree: Any, j: int) -> Any:
+    def placed(self, tree: Tree, j: int) -> Any:
         """Chunk j of arrays with runs first."""
         return self.put(jax.tree.map(lambda x: self.cut(x, j), tree))
 
-    def put(self, tree: Any) -> Any:
+    def put(self, tree: Tree) -> Any:
         """Arrays of one chunk, runs first."""
         return jax.device_put(tree, self.sharding)
 
-    def everywhere(self, tree: Any) -> Any:
+    def everywhere(self, tree: Tree) -> Any:
         """Arrays that all runs share."""
         if self.sharding is None:
             return jax.device_put(tree)
@@ -150,7 +151,7 @@ class Share:
 
 
 def cores() -> int:
-    """Cores that this process may use; one where the user asked for one thread."""
+    """Cores that this process may use; one if OMP_NUM_THREADS is 1."""
     if os.environ.get("OMP_NUM_THREADS") == "1":
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

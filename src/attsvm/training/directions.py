@@ -8,15 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from attsvm.norms import Entrywise, Norm, capabilities_of
 from attsvm.training.compilation import backend
 from attsvm.training.programs import where
 from attsvm.training.runs import each
-from attsvm.training.small_svd import LARGEST, small_svd
-
-Tree = Any
+from attsvm.training.types import Tree
 
 
 def direction(norm: Norm, tree: Tree, last: bool) -> Tree:
@@ -26,8 +24,10 @@ def direction(norm: Norm, tree: Tree, last: bool) -> Tree:
     if traits.acts_on == "entries" or traits.euclidean:
         unit = Entrywise(norm.p).steepest_along(vector(tree, last))
         ends = np.cumsum([_own_size(leaf, last) for leaf in leaves])[:-1]
-        parts = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(unit, ends), leaves, strict=True)]
-        return jax.tree.unflatten(shape, parts)
+        blocks = [
+            block.reshape(leaf.shape) for block, leaf in zip(jnp.split(unit, ends), leaves, strict=True)
+        ]
+        return jax.tree.unflatten(shape, blocks)
     return jax.tree.unflatten(shape, each(lambda leaves: _of_matrices(norm, leaves), last)(leaves))
 
 
@@ -66,9 +66,9 @@ def _stacked_steepest(norm: Norm, leaves: list[Array]) -> list[Array]:
     blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
     width = max(block.shape[1] for block in blocks)
     rows = jnp.concatenate([jnp.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks])
-    parts = jnp.split(norm.steepest(rows), np.cumsum([len(block) for block in blocks])[:-1])
-    own = zip(parts, blocks, leaves, strict=True)
-    return [part[:, : block.shape[1]].reshape(leaf.shape) for part, block, leaf in own]
+    units = jnp.split(norm.steepest(rows), np.cumsum([len(block) for block in blocks])[:-1])
+    triples = zip(units, blocks, leaves, strict=True)
+    return [unit[:, : block.shape[1]].reshape(leaf.shape) for unit, block, leaf in triples]
 
 
 def _block_steepest(norm: Norm, leaves: list[Array]) -> list[Array]:
@@ -81,9 +81,13 @@ def _block_steepest(norm: Norm, leaves: list[Array]) -> list[Array]:
     # As norms.Schatten: noise would be blown up to full size.
     size = max(sum(block.shape[0] for block in blocks), sum(block.shape[1] for block in blocks))
     sigma = where(sigma > size * np.finfo(sigma.dtype).eps * sigma.max(), sigma, 0)
-    unit = jnp.split(Entrywise(norm.p).steepest_along(sigma), np.cumsum([len(one) for one in values])[:-1])
+    unit = jnp.split(
+        Entrywise(norm.p).steepest_along(sigma),
+        np.cumsum([len(sigma_of_block) for sigma_of_block in values])[:-1],
+    )
     return [
-        ((u * own) @ vt).reshape(leaf.shape) for u, own, vt, leaf in zip(U, unit, Vt, leaves, strict=True)
+        ((u * unit_values) @ vt).reshape(leaf.shape)
+        for u, unit_values, vt, leaf in zip(U, unit, Vt, leaves, strict=True)
     ]
 
 
@@ -93,5 +97,68 @@ def decomposed(blocks: list[Array]) -> list[Any]:
         return [jnp.linalg.svd(block, full_matrices=False) for block in blocks]
     if len({block.shape for block in blocks}) > 1:
         return [small_svd(block) for block in blocks]
-    found = jax.vmap(small_svd)(jnp.stack(blocks))
-    return [tuple(part[k] for part in found) for k in range(len(blocks))]
+    factors = jax.vmap(small_svd)(jnp.stack(blocks))
+    return [tuple(factor[k] for factor in factors) for k in range(len(blocks))]
+
+
+# ---------------------------------------------------------------------- singular values on a GPU
+
+# A GPU's library factors small matrices one after the other, which takes longer than all else of a step.
+# One-sided Jacobi rotations of neighbouring columns are elementwise: thousands of runs turn theirs at once.
+
+LARGEST = 16
+"""Columns of `small_svd`, at most: the rounds grow with them."""
+
+
+def small_svd(M: Array) -> tuple[Array, Array, Array]:
+    """U (d, r), σ (r,) and Vᵀ (r, m) of a matrix (d, m), r = min(d, m); σ in no order, U zero where σ is.
+
+    Reference: Hestenes 1958, "Inversion of matrices by biorthogonalization and related results"; the order of
+    the pairs is that of a tournament, in which a round has every column once.
+    """
+    if M.shape[0] < M.shape[1]:
+        V, sigma, Ut = small_svd(M.T)
+        return Ut.T, sigma, V.T
+    m = M.shape[1]
+    wide = m + m % 2
+    A = jnp.pad(M, [(0, 0), (0, wide - m)])
+    V = jnp.eye(wide, dtype=M.dtype)
+    order, sweeps = (
+        _next_round(wide),
+        4 + (wide - 1).bit_length(),
+    )  # 5, 6, 7 of 4, 8, 16 columns end in rounding
+
+    def turned(_: int, both: Array) -> Array:
+        even, odd = both[:, 0::2], both[:, 1::2]
+        a, b = even[: len(A)], odd[: len(A)]
+        c, s = _rotation((a * a).sum(0), (b * b).sum(0), (a * b).sum(0))
+        pairs = jnp.stack([c * even - s * odd, s * even + c * odd], 2)
+        return pairs.reshape(both.shape)[:, order]
+
+    both = lax.fori_loop(0, sweeps * (wide - 1), turned, jnp.concatenate([A, V]))
+    A, V = both[: len(A)], both[len(A) :]
+    sigma = jnp.sqrt((A * A).sum(0))
+    U = A / where(sigma > 0, sigma, 1)
+    if wide > m:  # the column that was added is zero still, wherever the tournament left it
+        columns = jnp.argsort(jnp.abs(V[m]) > 0.5, stable=True)[:m]
+        return U[:, columns], sigma[columns], V[:m, columns].T
+    return U, sigma, V.T
+
+
+def _rotation(alpha: Array, beta: Array, gamma: Array) -> tuple[Array, Array]:
+    """Cosine and sine that make columns of squared lengths α, β and product γ orthogonal."""
+    orthogonal = gamma == 0
+    zeta = (beta - alpha) / (2 * where(orthogonal, 1, gamma))
+    sign = where(zeta >= 0, 1, -1)
+    t = where(orthogonal, 0, sign / (jnp.abs(zeta) + jnp.sqrt(1 + zeta * zeta)))
+    c = 1 / jnp.sqrt(1 + t * t)
+    return c, c * t
+
+
+def _next_round(wide: int) -> Array:
+    """Where the columns of the next round stand in this one: the first stays, a ring of the others turns."""
+    upper, lower = list(range(0, wide, 2)), list(range(1, wide, 2))
+    ring = [*upper[1:], *lower[::-1]]
+    moved = [ring[-1], *ring[:-1]] if ring else ring
+    place = {column: moved[k] for k, column in enumerate(ring)} | {0: 0}
+    return jnp.array([place[column] for column in range(wide)])

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from attsvm.data.path import exponent
+from attsvm.data.tokens import Tokens
 from attsvm.training import engine, resume as resuming, streaming
+from attsvm.training.compilation import kept_programs
 from attsvm.training.data import with_scores
-from attsvm.training.devices import Chunk, chunks_of, cores, initial_state, sharing, without_padding
-from attsvm.training.inputs import Inputs, Steps
-from attsvm.training.lazy_records import Arrays, LazyLosses
+from attsvm.training.devices import Chunk, Share, chunks_of, cores, initial_state, sharing, without_padding
+from attsvm.training.inputs import Inputs
 from attsvm.training.plan import Model, Outcome, Plan, Snapshot, State
-from attsvm.training.prediction_heads import Linear
+from attsvm.training.prediction_heads import Head, Linear, with_arrays
 from attsvm.training.segments import Segments
+from attsvm.training.types import Arrays, Flags, Floats, Steps, Tree
 from attsvm.training.weights import OURS, FullWeight
 
 SCHEDULED = 4096
@@ -55,7 +56,7 @@ def run(plan: Plan, inputs: Inputs, segments: Segments) -> Outcome:
 
 
 def run_in_memory(
-    plan: Plan, chunks: list[Chunk], recorded: Steps, taken: int, segments: Segments, convergence: Convergence
+    plan: Plan, chunks: list[Chunk], recorded: Steps, step: int, segments: Segments, convergence: Convergence
 ) -> Outcome:
     """From `taken` steps, −1 before the record of step 0, to the last recorded one; or until Ctrl-C.
 
@@ -63,19 +64,19 @@ def run_in_memory(
     changes neither what is computed nor what is compiled.
     """
     room, index, pressed = _room(chunks, len(recorded)), [], False
-    marks, taken = recorded[recorded > taken], max(taken, 0)
+    marks, step = recorded[recorded > step], max(step, 0)
     records, going = _Records(len(marks) + 1), True
     if len(chunks) > 1:
-        _advanced(plan.at(taken, SCHEDULED), chunks[:1], np.zeros(room, np.int64), 0, records)  # compiles
+        _advanced(plan.at(step, SCHEDULED), chunks[:1], np.zeros(room, np.int64), 0, records)  # compiles
     while len(marks) and going and not pressed:
         most = SCHEDULED if plan.scheduled else segments.steps
         within = marks[:1] if convergence.wanted else marks  # a run may converge at every record
-        ends, due = _ends(within, taken, min(segments.steps, most), room, within[-1] == marks[-1])
+        ends, due = _ends(within, step, min(segments.steps, most), room, within[-1] == marks[-1])
         lengths = np.zeros(room, np.int64)
-        lengths[: len(ends)] = np.diff(ends, prepend=taken)
-        chunks, snapshots = _advanced(plan.at(taken, SCHEDULED), chunks, lengths, len(ends), records)
+        lengths[: len(ends)] = np.diff(ends, prepend=step)
+        chunks, snapshots = _advanced(plan.at(step, SCHEDULED), chunks, lengths, len(ends), records)
         pressed = segments.pressed  # read once: it decides about the record and about the next call
-        steps, taken = int(ends[-1]) - taken, int(ends[-1])
+        steps, step = int(ends[-1]) - step, int(ends[-1])
         places = [j for j, end in enumerate(ends) if end in marks[:due]]
         if pressed and (not places or places[-1] != len(ends) - 1):
             places.append(len(ends) - 1)
@@ -83,9 +84,9 @@ def run_in_memory(
             index.append(ends[places])
             records.pending = _pending(plan.model, chunks, snapshots, places, room)
         if convergence.wanted and due:
-            chunks, going = convergence.stop_chunks(chunks, taken, records.fetched()["W"][-1])
+            chunks, going = convergence.stop_chunks(chunks, step, records.fetched()["W"][-1])
         marks = marks[due:]
-        segments.done = taken
+        segments.done = step
         segments.took(steps)
     arrays, state = records.fetched(), _joined([chunk.state for chunk in chunks], 0)
     if isinstance(plan.model.weight, OURS) and state.params.keys() <= arrays.keys():
@@ -107,8 +108,8 @@ def _advanced(
     records.fetched()
     jax.block_until_ready(results)  # type: ignore[no-untyped-call]
     for j, chunk in enumerate(chunks):
-        before, after = (np.asarray(state.going) for state in (chunk.state, results[j][0]))
-        if (before & ~after).any():
+        was_going, is_going = (np.asarray(state.going) for state in (chunk.state, results[j][0]))
+        if (was_going & ~is_going).any():
             arguments = chunk.plan(plan), chunk.data, chunk.scores, chunk.state
             careful = engine.advance_carefully(*arguments, lengths, count)
             results[j] = engine.with_diverged(chunk.state.going, results[j], careful)
@@ -136,24 +137,24 @@ def _side_by_side(function: Callable[[Chunk], Any], chunks: list[Chunk]) -> list
         return list(pool.map(in_thread, chunks))
 
 
-def _joined(trees: list[Any], axis: int) -> Any:
+def _joined(trees: list[Tree], axis: int) -> Any:
     """The arrays of all chunks along their runs axis."""
     if len(trees) == 1:
         return trees[0]
     return jax.tree.map(lambda *x: np.concatenate([np.asarray(a) for a in x], axis), *trees)
 
 
-def _ends(marks: Steps, taken: int, steps: int, room: int, final: bool) -> tuple[Steps, int]:
+def _ends(marks: Steps, step: int, steps: int, room: int, final: bool) -> tuple[Steps, int]:
     """Where the pieces of one call end, and how many of these are marks: those within reach, then its end.
 
     final: the last mark is the last step of all. That is a piece of its own: whether it changed anything
-    tells why a run stopped.
+    decides why a run stopped.
     """
     last = int(marks[-1])
-    end = min(taken + steps, last)
+    end = min(step + steps, last)
     due = marks[marks <= end]
     ends = due if len(due) and due[-1] == end else np.append(due, end)
-    if final and end == last and last - 1 > taken:
+    if final and end == last and last - 1 > step:
         ends = np.unique(np.append(ends, last - 1))
     ends = ends[:room]
     return ends, int(np.isin(due, ends).sum())
@@ -199,14 +200,14 @@ def _pending(
     model: Model, chunks: list[Chunk], snapshots: list[Snapshot], records: list[int], room: int
 ) -> _Pending:
     """The trained arrays of these snapshots, of which a call has `room`; `records`: which are recorded."""
-    whole = isinstance(model.weight, FullWeight)
+    is_full = isinstance(model.weight, FullWeight)
     # Runs first, where the program is small: it compiles in two thirds of the time and is as fast.
     model = replace(model, runs_last=False, fused=False, batch=None)
     places, arrays = np.resize(np.array(records), room), []
     for chunk, snapshot in zip(chunks, snapshots, strict=True):
         trained = {name: array for name, array in snapshot.params.items() if name in ("W", "K", "Q")}
         trained |= {"v": snapshot.head.v} if isinstance(snapshot.head, Linear) else {}
-        if not whole:
+        if not is_full:
             with engine.compiled_quickly(chunk.data, chunk.state.going.size, len(chunks)):
                 trained["W"] = engine.matrices(model, snapshot.params, places, len(records))
         arrays.append(trained)
@@ -217,8 +218,67 @@ def _pending(
     of_trained = slice(None) if len(records) == room else records
     of_made = slice(len(records))
     return _Pending(
-        arrays, {name: of_made if name == "W" and not whole else of_trained for name in arrays[0]}
+        arrays, {name: of_made if name == "W" and not is_full else of_trained for name in arrays[0]}
     )
+
+
+# ---------------------------------------------------------------------- losses, computed when first read
+
+# Their program takes nearly as long to compile as that of the steps, and most users read weights only. It
+# sees W alone: all weights of one shape share it.
+
+
+@dataclass(frozen=True, eq=False)
+class LazyLosses:
+    """Loss and log_excess of k records W ((runs,) k, d, e), under a head or, where it was trained, its v.
+
+    It holds NumPy's arrays, which the path holds too, and nothing on a device.
+    """
+
+    model: Model
+    share: Share
+    tokens: Tokens
+    head: Head
+    W: Floats
+    v: Floats | None
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """loss and log_excess, ((runs,) k)."""
+        with kept_programs(), jax.enable_x64(True), jax.default_device(self.share.device):
+            chunks = [self._of_chunk(j) for j in range(self.share.chunks)]
+        return {name: _concatenated(chunks, name)[: self.share.count] for name in chunks[0]}
+
+    def _of_chunk(self, j: int) -> Arrays:
+        share, model = self.share, self.model
+        data, scores = with_scores(self.tokens, self.head, self.v is not None)
+        data = share.placed(data, j) if model.data_runs else share.everywhere(data)
+        (head, scores), axis = share.placed((self.head, scores), j), int(model.runs)
+        trained_head = None if self.v is None else with_arrays(self.head, {"v": self.v})
+        params: Any = {"W": self.W}
+        records = jax.tree.map(lambda x: share.cut(x, j), Snapshot(params, trained_head))
+        leaves = jax.tree.leaves(records)
+        count = leaves[0].shape[axis]
+        size = engine.room(count, sum(x.nbytes for x in leaves) // count)
+        losses: list[Arrays] = []
+        with engine.compiled_quickly(data, share.size or 1, share.chunks):
+            for begin in range(0, count, size):
+                block = share.put(jax.tree.map(lambda x, begin=begin: _cut(x, axis, begin, size), records))
+                length = min(size, count - begin)
+                record = engine.observe(model, data, scores, head, block, length)
+                losses.append({name: np.asarray(array)[:length] for name, array in record._asdict().items()})
+        return {name: _concatenated(losses, name).T for name in losses[0]}
+
+
+def _concatenated(pieces: list[Arrays], name: str) -> Floats:
+    return np.concatenate([arrays[name] for arrays in pieces])
+
+
+def _cut(array: Floats, axis: int, begin: int, size: int) -> Floats:
+    """So many records from `begin` on, filled up with zeros."""
+    block = array[(slice(None),) * axis + (slice(begin, begin + size),)]
+    missing = [(0, size - block.shape[axis] if k == axis else 0) for k in range(block.ndim)]
+    return np.pad(block, missing)
 
 
 # ---------------------------------------------------------------------- convergence
@@ -235,14 +295,14 @@ class Convergence:
     """
 
     tolerance: float | None
-    reached: NDArray[np.bool_]
-    history: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
+    reached: Flags
+    history: list[tuple[int, Floats]] = field(default_factory=list)
 
     @property
     def wanted(self) -> bool:
         return self.tolerance is not None
 
-    def stop_chunks(self, chunks: list[Chunk], step: int, W: NDArray[Any]) -> tuple[list[Chunk], bool]:
+    def stop_chunks(self, chunks: list[Chunk], step: int, W: Floats) -> tuple[list[Chunk], bool]:
         """The chunks after a record W ((runs,) d, e), converged runs stopped; and whether some runs go on."""
         self._compare(step, W)
         reached, states = self.reached.ravel(), []
@@ -257,13 +317,13 @@ class Convergence:
             any(np.asarray(state.going).any() for state in states),
         )
 
-    def stop(self, state: State, step: int, W: NDArray[Any]) -> tuple[State, bool]:
+    def stop(self, state: State, step: int, W: Floats) -> tuple[State, bool]:
         """The same for all runs in one state."""
         self._compare(step, W)
         state = _stopped(state, self.reached)
         return state, bool(np.asarray(state.going).any())
 
-    def _compare(self, step: int, W: NDArray[Any]) -> None:
+    def _compare(self, step: int, W: Floats) -> None:
         earlier = [weight for at, weight in self.history if at <= step / 2]
         runs = self.reached.ndim  # all heads of a run are one direction
         W = W.reshape(*W.shape[:runs], -1, W.shape[-1])
@@ -273,15 +333,15 @@ class Convergence:
             self.reached |= change(W, earlier[-1]) <= self.tolerance
 
 
-def change(W: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+def change(W: Floats, reference: Floats) -> Floats:
     """1 − cosine of every run, through the distance of unit vectors; NaN where a weight is zero."""
-    scaled = (np.ldexp(x, -exponent(x)) for x in (W, before))  # squares of 1e160 would be infinite
+    scaled = (np.ldexp(x, -exponent(x)) for x in (W, reference))  # squares of 1e160 would be infinite
     with np.errstate(invalid="ignore"):
         units = [x / np.linalg.norm(x, axis=(-2, -1), keepdims=True) for x in scaled]
         return np.asarray(((units[0] - units[1]) ** 2).sum((-2, -1)) / 2)
 
 
-def _stopped(state: State, converged: NDArray[np.bool_]) -> State:
+def _stopped(state: State, converged: Flags) -> State:
     going = np.asarray(state.going)
     still_going = going & ~converged.reshape(going.shape)
     return state._replace(going=jax.device_put(still_going, state.going.sharding))

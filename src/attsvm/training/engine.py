@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.training import combinators, fused, weights
+from attsvm.training import fused, rules, weights
 from attsvm.training.batches import drawn, taken
 from attsvm.training.compilation import few_optimisations, wide_vectors
 from attsvm.training.data import Data
@@ -19,6 +19,7 @@ from attsvm.training.prediction_heads import Head
 from attsvm.training.programs import Program, where
 from attsvm.training.runs import fenced
 from attsvm.training.sums import Needed, Sums, added, over_examples
+from attsvm.training.types import Tree
 from attsvm.training.weights import Params
 
 BLOCK = 32
@@ -56,8 +57,8 @@ def _advance(
     def piece(j: Array, carry: tuple[State, Snapshot, Array]) -> tuple[State, Snapshot, Array]:
         state, snapshots, steps = carry
         length = lengths[j]
-        after = accepted(data, state, repeated(state, steps, length))
-        return after, _put(snapshots, j, snapshot(after)), steps + length
+        new_state = accepted(data, state, repeated(state, steps, length))
+        return new_state, _put(snapshots, j, snapshot(new_state)), steps + length
 
     def snapshot(state: State) -> Snapshot:
         return model.to_first(Snapshot(state.params, None if plan.head_rule is None else state.head))
@@ -171,9 +172,9 @@ def _sums_over(needed: Needed, model: Model, data: Data, params: Params, head: H
 sums_over = Program(_sums_over, static=2)
 
 
-def _sums_together(runs: bool, left: Sums, right: Sums) -> Sums:
+def _sums_together(runs: bool, a: Sums, b: Sums) -> Sums:
     """The sums over two chunks."""
-    total: Sums = (jax.vmap(added) if runs else added)(left, right)
+    total: Sums = (jax.vmap(added) if runs else added)(a, b)
     return total
 
 
@@ -220,11 +221,11 @@ def _repeated(cpu: bool, step: Any, state: State, begin: Array, length: Array) -
     return lax.fori_loop(blocks * BLOCK, length, lambda i, s: step(begin + i, s), state)
 
 
-def _empty(shapes: Any, count: int) -> Any:
+def _empty(shapes: Tree, count: int) -> Any:
     return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), shapes)
 
 
-def _put(stack: Any, j: Array, tree: Any) -> Any:
+def _put(stack: Tree, j: Array, tree: Tree) -> Any:
     # stack.at[j].set(tree) would be a scatter, which is slower.
     return jax.tree.map(lambda x, new: lax.dynamic_update_index_in_dim(x, new, j, 0), stack, tree)
 
@@ -252,25 +253,23 @@ def _updated(plan: Plan, state: State, sums: Sums) -> State:
     assert slope is not None  # every plan needs it
     grads = weights.pullback(model.weight, params, slope.mantissa, last)
     scaled = losses | {"log_scale": slope.log_scale}
-    updates, memory = combinators.update(plan.rule, grads, state.memory, params, last, scaled)
+    updates, memory = rules.update(plan.rule, grads, state.memory, params, last, scaled)
     params = jax.tree.map(jnp.add, params, updates)
     head, head_memory = state.head, state.head_memory
     if pull is not None and plan.head_rule is not None:
         scaled = losses | {"log_scale": pull.log_scale}
         grads_of_head = jax.tree.unflatten(jax.tree.structure(head), [pull.mantissa])
-        updates, head_memory = combinators.update(
-            plan.head_rule, grads_of_head, head_memory, head, last, scaled
-        )
+        updates, head_memory = rules.update(plan.head_rule, grads_of_head, head_memory, head, last, scaled)
         head = jax.tree.map(jnp.add, head, updates)
     return state._replace(params=params, head=head, memory=memory, head_memory=head_memory)
 
 
 def _accepted(plan: Plan, old: State, new: State) -> State:
     """The new state of runs that are going and finite, the old state of the others."""
-    before, after = ((s.params, None if plan.head_rule is None else s.head) for s in (old, new))
+    old_arrays, new_arrays = ((s.params, None if plan.head_rule is None else s.head) for s in (old, new))
     run_axes = old.going.ndim
-    finite = _all(jnp.isfinite, run_axes, after)
-    new = new._replace(going=new.going & finite, moving=~_all(jnp.equal, run_axes, before, after))
+    finite = _all(jnp.isfinite, run_axes, new_arrays)
+    new = new._replace(going=new.going & finite, moving=~_all(jnp.equal, run_axes, old_arrays, new_arrays))
     stopped = old._replace(going=new.going)
     if plan.head_rule is None:
         stopped = stopped._replace(head=new.head)  # which is the old one
@@ -278,7 +277,7 @@ def _accepted(plan: Plan, old: State, new: State) -> State:
     return jax.tree.map(lambda new, old: new if new is old else where(accepted, new, old), new, stopped)
 
 
-def _all(test: Any, run_axes: int, *trees: Any) -> Array:
+def _all(test: Any, run_axes: int, *trees: Tree) -> Array:
     """Whether a test holds for all entries of a run, whose axes are the last ones."""
 
     def of_leaves(*leaves: Array) -> Array:

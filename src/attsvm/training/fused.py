@@ -4,8 +4,8 @@ The kernel traces the step of the general loop (engine.py) on arrays whose sizes
 which Triton asks for: keys, queries and weights by zeros, tokens by the mask, examples by copies of the
 last one with a share of zero: of an example of zeros a loss may be infinite.
 
-Pallas compiles it by Triton, whose end JAX announces; docs/performance.md says what else was tried. It has
-one door here, `_settings`; where it is shut, training takes the general loop and says so.
+Pallas compiles it by Triton, whose removal JAX has announced; docs/performance.md says what else was tried.
+Only `_settings` calls Triton. Where it fails, training takes the general loop and warns.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from jax import Array, lax
 
 from attsvm.data.tokens import Tokens
 from attsvm.norms import capabilities_of
-from attsvm.training.combinators import per_run
 from attsvm.training.compilation import local_devices
 from attsvm.training.data import Data
 from attsvm.training.losses import Correlation, Exponential, Logistic, Loss, NegativeLog
 from attsvm.training.prediction_heads import Head, Linear
-from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest
+from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest, per_run
 from attsvm.training.runs import IN_KERNEL
 from attsvm.training.schedules import Rates
 from attsvm.training.weights import FullWeight, Weight
@@ -55,21 +54,21 @@ class GeneralLoop(UserWarning):
 def serves(tokens: Tokens, weight: Weight, head: Head, loss: Loss, rules: tuple[Rule, Rule | None]) -> bool:
     """Whether the kernel computes this training, and this machine the kernel."""
     simple = isinstance(weight, FullWeight) and isinstance(head, Linear) and rules[1] is None
-    known = isinstance(loss, (Logistic, Exponential, Correlation, NegativeLog)) and _entrywise(rules[0])
+    supported = isinstance(loss, (Logistic, Exponential, Correlation, NegativeLog)) and _entrywise(rules[0])
     small = _terms(tokens.n, tokens.T, tokens.d, tokens.e) <= LARGEST and tokens.keys.size <= MOST
     shared = not per_run(rules[0])
-    return simple and known and shared and small and not tokens.stored and available()
+    return simple and supported and shared and small and not tokens.stored and available()
 
 
 def available() -> bool:
     """Whether Pallas compiles by Triton for the one device here."""
-    device, *others = local_devices()
-    return device.platform == "gpu" and not others and _compiles()
+    device, *more = local_devices()
+    return device.platform == "gpu" and not more and _compiles()
 
 
 @cache
 def _compiles() -> bool:
-    """Whether a small kernel does, and tells e⁰; where not, a warning says why, once in a process."""
+    """Whether a small kernel compiles and computes e⁰ = 1; if not, a warning says why, once in a process."""
     try:
         from jax.experimental import pallas as pl
 
@@ -107,7 +106,7 @@ def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State,
 
     model = plan.model
     inputs = _padded_data(data, 1 if model.data_runs else 0), _repeated(scores, 1 if model.runs else 0)
-    given, tree = jax.tree.flatten(inputs)
+    arrays, tree = jax.tree.flatten(inputs)
     numbers, rules = jax.tree.flatten(plan, is_leaf=lambda x: isinstance(x, Rates))
     tables = [jnp.reshape(x.table if isinstance(x, Rates) else x, -1) for x in numbers]
 
@@ -117,33 +116,35 @@ def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State,
     def per_run(x: Array) -> Any:
         return pl.BlockSpec((None, *x.shape[1:]), lambda run: (run, *[0] * (x.ndim - 1)))
 
-    specs = [(per_run if model.data_runs else shared)(x) for x in given[:-1]]
-    specs += [(per_run if model.runs else shared)(given[-1])]
+    specs = [(per_run if model.data_runs else shared)(x) for x in arrays[:-1]]
+    specs += [(per_run if model.runs else shared)(arrays[-1])]
 
     def moved(state: State, begin: Array, length: Array) -> State:
         old, of_state = jax.tree.flatten((state.params, state.memory))
         wide = [_padded(x if model.runs else x[None], 1) for x in old]
 
         def kernel(*refs: Any) -> None:
-            first, count, *others = refs
-            rates, others = others[: len(tables)], others[len(tables) :]
-            here, gains = jax.tree.unflatten(tree, [x[...] for x in others[: len(given)]])
+            first, count, *refs_left = refs
+            rates, refs_left = refs_left[: len(tables)], refs_left[len(tables) :]
+            data_here, gains = jax.tree.unflatten(tree, [x[...] for x in refs_left[: len(arrays)]])
 
-            def one(k: Any, leaves: tuple[Array, ...]) -> tuple[Array, ...]:
+            def one_step(k: Any, leaves: tuple[Array, ...]) -> tuple[Array, ...]:
                 at = [x[k if isinstance(n, Rates) else 0] for n, x in zip(numbers, rates, strict=True)]
-                now = jax.tree.unflatten(rules, [x.astype(leaves[0].dtype) for x in at])
+                plan_now = jax.tree.unflatten(rules, [x.astype(leaves[0].dtype) for x in at])
                 params, memory = jax.tree.unflatten(of_state, leaves)
-                new = step(now, _in_kernel(here), state._replace(params=params, memory=memory), gains)
+                new = step(
+                    plan_now, _in_kernel(data_here), state._replace(params=params, memory=memory), gains
+                )
                 return tuple(jax.tree.leaves((new.params, new.memory)))
 
-            before = tuple(x[...] for x in others[len(given) : -len(wide)])
-            after = lax.fori_loop(first[0], first[0] + count[0], one, before)
-            for ref, x in zip(others[-len(wide) :], after, strict=True):
+            initial = tuple(x[...] for x in refs_left[len(arrays) : -len(wide)])
+            final = lax.fori_loop(first[0], first[0] + count[0], one_step, initial)
+            for ref, x in zip(refs_left[-len(wide) :], final, strict=True):
                 ref[...] = x
 
         ends = [jnp.reshape(x, 1).astype(jnp.int32) for x in (begin, length)]
         states = [per_run(x) for x in wide]
-        found = pl.pallas_call(
+        padded = pl.pallas_call(
             kernel,
             grid=(len(wide[0]),),
             in_specs=[*map(shared, (*ends, *tables)), *specs, *states],
@@ -151,9 +152,9 @@ def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State,
             out_shape=[jax.typeof(x) for x in wide],
             compiler_params=None if model.cpu else _settings(),
             interpret=model.cpu,
-        )(*ends, *tables, *given, *wide)
+        )(*ends, *tables, *arrays, *wide)
         cut = [
-            (x if model.runs else x[0])[tuple(map(slice, y.shape))] for x, y in zip(found, old, strict=True)
+            (x if model.runs else x[0])[tuple(map(slice, y.shape))] for x, y in zip(padded, old, strict=True)
         ]
         params, memory = jax.tree.unflatten(of_state, cut)
         return state._replace(params=params, memory=memory)
@@ -167,7 +168,7 @@ def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State,
 def _entrywise(rule: Rule) -> bool:
     if isinstance(rule, Steepest):
         traits = capabilities_of(rule.norm)
-        # p = 1 looks for the largest entry.
+        # p = 1 searches for the largest entry, which a kernel does not.
         return traits.euclidean or (traits.acts_on == "entries" and rule.norm.p != 1)
     return isinstance(rule, (GradientDescent, Mirror, Polyak))
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from attsvm._support.validation import as_seeds, describe, is_finite
+from attsvm.training.types import Arrays, Floats, Shape
 from attsvm.training.weights import MultiHead, Weight
-
-Shape = tuple[int, ...]
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Draw:
 
     seeds: tuple[int, ...]
     runs: bool
-    sample: Callable[[np.random.Generator, Shape], NDArray[Any]]
+    sample: Callable[[np.random.Generator, Shape], Floats]
 
     def __call__(self, shapes: Mapping[str, Shape], heads: int | None = None) -> Arrays:
         """heads: so many draws of every parameter, one after the other, as its first axis."""
@@ -35,13 +33,13 @@ class Draw:
         for seed in self.seeds:
             rng = np.random.Generator(np.random.PCG64(seed))
 
-            def drawn(shape: Shape, rng: np.random.Generator = rng) -> NDArray[Any]:
+            def drawn(shape: Shape, rng: np.random.Generator = rng) -> Floats:
                 several = range(1 if heads is None else heads)
-                found = np.stack([self.sample(rng, shape) for _ in several])
-                return found[0] if heads is None else found
+                draws = np.stack([self.sample(rng, shape) for _ in several])
+                return draws[0] if heads is None else draws
 
             each.append({name: drawn(shape) for name, shape in shapes.items()})
-        return {n: np.stack([one[n] for one in each]) if self.runs else each[0][n] for n in shapes}
+        return {n: np.stack([params[n] for params in each]) if self.runs else each[0][n] for n in shapes}
 
 
 def gaussian(seed: int | Iterable[int], scale: float = 1.0) -> Draw:
@@ -66,8 +64,8 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     factors = len(shapes) > 1
     if init is None:
         init = uniform(0) if factors else {name: np.zeros(shape) for name, shape in shapes.items()}
-    given: Any = _named(init, shapes) if not isinstance(init, Draw) else _drawn(init, weight, size)
-    arrays = {name: _checked(name, given[name], shape, dtype) for name, shape in shapes.items()}
+    values: Any = _named(init, shapes) if not isinstance(init, Draw) else _drawn(init, weight, size)
+    arrays = {name: _checked(name, values[name], shape, dtype) for name, shape in shapes.items()}
     if factors and not any(array.any() for array in arrays.values()):
         raise ValueError(
             f"init is zero in {' and '.join(shapes)}, a saddle that training never leaves. "
@@ -84,8 +82,8 @@ def _drawn(init: Draw, weight: Weight, size: tuple[int, int]) -> Arrays:
 
 def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
     """The seeds, and whether several were given."""
-    found = as_seeds(seed)
-    return ((found,), False) if isinstance(found, int) else (tuple(found), True)
+    seeds = as_seeds(seed)
+    return ((seeds,), False) if isinstance(seeds, int) else (tuple(seeds), True)
 
 
 def _named(init: Any, shapes: Mapping[str, Shape]) -> Mapping[str, ArrayLike]:
@@ -100,19 +98,19 @@ def _named(init: Any, shapes: Mapping[str, Shape]) -> Mapping[str, ArrayLike]:
     raise ValueError(f"init must give {' and '.join(shapes)}. Pass ({', '.join(shapes)}) or uniform(seed).")
 
 
-def _checked(name: str, value: ArrayLike, shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
+def _checked(name: str, value: ArrayLike, shape: Shape, dtype: DTypeLike) -> Floats:
     try:
-        given = np.asarray(value)
-        if given.dtype.kind in "SUOMm":
+        raw = np.asarray(value)
+        if raw.dtype.kind in "SUOMm":
             raise TypeError
-        array = given.real.astype(dtype)
+        array = raw.real.astype(dtype)
     except (TypeError, ValueError, OverflowError):  # a list of rows of different lengths, say
         raise ValueError(f"init {name} is not an array of real numbers {shape}.") from None
-    if given.dtype.kind == "c":
+    if raw.dtype.kind == "c":
         raise ValueError(f"init {name} is complex. Pass an array of real numbers {shape}, such as its .real.")
     if array.shape[-len(shape) :] != shape or array.ndim > len(shape) + 1:
-        many = f"(runs, {', '.join(map(str, shape))})"
-        raise ValueError(f"init {name} has shape {array.shape}. Pass {shape}, or {many}.")
+        with_runs = f"(runs, {', '.join(map(str, shape))})"
+        raise ValueError(f"init {name} has shape {array.shape}. Pass {shape}, or {with_runs}.")
     if not np.isfinite(array).all():
         raise ValueError(f"init {name} has a NaN or infinite entry.")
     return array

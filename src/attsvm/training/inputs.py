@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attsvm._support.validation import as_integer, describe, is_finite, is_integer
 from attsvm.data.equal_keys import merged, without_shared_entries
@@ -17,18 +16,16 @@ from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.numbers.stored import COPY_LIMIT, Stored
 from attsvm.training import batches, losses, prediction_heads as heads, resume as resuming, runs, weights
 from attsvm.training.batches import Batches
-from attsvm.training.combinators import per_run
 from attsvm.training.init import starting_point
 from attsvm.training.losses import Loss
 from attsvm.training.optimizers import adapted, needs_excess, over_heads, per_block
 from attsvm.training.prediction_heads import Head, Linear
-from attsvm.training.rules import Rule
+from attsvm.training.rules import Rule, per_run
+from attsvm.training.types import Floats, Steps
 from attsvm.training.weights import MultiHead, Weight
 
 MOST_STEPS = 2**53
 """Records are log-spaced in float64, which counts no further."""
-
-Steps = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +58,7 @@ class Inputs:
         return self.rules[1] is not None
 
 
-def checked(
+def checked_inputs(
     tokens: Tokens,
     head: Head,
     *,
@@ -135,7 +132,7 @@ def in_place(tokens: Tokens) -> Tokens:
     return tokens if files and sum(x.size for x in stored) > COPY_LIMIT else tokens.in_memory()
 
 
-def check_size(tokens: Tokens, v: NDArray[Any] | None, units: Any = None) -> None:
+def check_size(tokens: Tokens, v: Floats | None, units: Any = None) -> None:
     """Refuse tokens whose gradient, a product of keys, queries and scores, no number can hold.
 
     It would be zero, and the run "saturated", or infinite and "diverged". v: of a linear head; units: powers

@@ -25,14 +25,17 @@ import optax
 from attsvm._support.validation import describe, is_finite
 from attsvm.norms import Norm, spectral
 from attsvm.norms.names import as_norm
-from attsvm.training.combinators import AROUND, Foreign, OverHeads, PerBlock
 from attsvm.training.rules import (
+    AROUND,
     Adam,
     Compositional,
+    Foreign,
     GradientDescent,
     Mirror,
     Number,
     Optimizer,
+    OverHeads,
+    PerBlock,
     Polyak,
     Rate,
     Rule,
@@ -178,13 +181,15 @@ def _decay(decay: Number, lr: Rate) -> Number:
     return decay
 
 
-def _number(name: str, value: Any, good: Callable[[Any], bool], wanted: str) -> Any:
+def _number(name: str, value: Any, valid: Callable[[Any], bool], expected: str) -> Any:
     """A number, or a tuple of one per run."""
     several = isinstance(value, (list, tuple, range, np.ndarray)) and np.ndim(value) == 1 and len(value)
     each = [x.item() if isinstance(x, np.generic) else x for x in (value if several else [value])]
     for x in each:
-        if not (is_finite(x) and good(x)):
-            raise ValueError(f"{name} is {describe(x)}. Pass {wanted}{', for every run' if several else ''}.")
+        if not (is_finite(x) and valid(x)):
+            raise ValueError(
+                f"{name} is {describe(x)}. Pass {expected}{', for every run' if several else ''}."
+            )
     return tuple(map(float, each)) if several else float(each[0])
 
 

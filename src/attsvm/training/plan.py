@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
 from attsvm.data.tokens import Tokens
-from attsvm.training import combinators, fused, runs as runs_axis, schedules
+from attsvm.training import fused, runs as runs_axis, schedules
 from attsvm.training.batches import BatchForm, Place
 from attsvm.training.compilation import backend
 from attsvm.training.data import Data
 from attsvm.training.losses import Loss
 from attsvm.training.optimizers import needs_excess
 from attsvm.training.prediction_heads import Head
-from attsvm.training.rules import Rule
+from attsvm.training.rules import Rule, is_foreign
 from attsvm.training.runs import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
 from attsvm.training.sums import Needed
+from attsvm.training.types import Arrays, Flags, Floats, Steps
 from attsvm.training.weights import FULL, MultiHead, Params, Weight
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class Model:
 class Plan:
     """What is compiled: plans that differ in the numbers of their rules only share one program.
 
-    place: where a call stands, which says which mini-batch is next; None without mini-batches.
+    place: counts of steps, from which the next mini-batch follows; None without mini-batches.
     """
 
     model: Model
@@ -117,7 +116,7 @@ class Plan:
         return Needed(
             slope=True,
             pull=self.head_rule is not None,
-            loss=any(combinators.foreign(rule) for rule in rules),
+            loss=any(is_foreign(rule) for rule in rules),
             excess=any(needs_excess(rule, foreign=True) for rule in rules),
         )
 
@@ -196,7 +195,7 @@ class Snapshot(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What is known at a recorded step."""
+    """The losses at a recorded step."""
 
     loss: Array | None
     log_excess: Array | None
@@ -211,8 +210,8 @@ class Outcome:
     """
 
     state: State
-    index: NDArray[np.int64]
-    arrays: dict[str, NDArray[Any]]
-    converged: NDArray[np.bool_]
+    index: Steps
+    arrays: Arrays
+    converged: Flags
     interrupted: bool
-    lazy: dict[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)
+    lazy: dict[str, Callable[[], Floats]] = field(default_factory=dict)

@@ -169,8 +169,8 @@ def checked(head: Head, tokens: Tokens, count: int | None = None) -> Head:
     count: of several heads, each with values of its own.
     """
     if isinstance(head, type) or not isinstance(head, Head):
-        given = f"an array {np.shape(head)}" if hasattr(head, "__array__") else repr(head)
-        raise TypeError(f"{given} is not a head. Pass Linear(v), or an object with value and gradient.")
+        received = f"an array {np.shape(head)}" if hasattr(head, "__array__") else repr(head)
+        raise TypeError(f"{received} is not a head. Pass Linear(v), or an object with value and gradient.")
     if count is not None:
         head = _several(head, count)
     name = type(head).__name__
@@ -198,9 +198,9 @@ def check_loss(head: Head, loss: Loss, tokens: Tokens) -> None:
     """Refuse another loss of what is one already, and the log-loss of what no attention makes positive."""
     if isinstance(head, Linear) and isinstance(loss, NegativeLog):
         v, several = np.asarray(head.v), isinstance(head, LinearHeads)
-        for own in v if v.ndim > head.axes["v"] and tokens.runs is None else [v]:
-            of_heads = np.moveaxis(own, -2, 0) if several else [own]
-            most = np.asarray(sum(scores(tokens, one).max(-1) for one in of_heads))
+        for v_of_run in v if v.ndim > head.axes["v"] and tokens.runs is None else [v]:
+            of_heads = np.moveaxis(v_of_run, -2, 0) if several else [v_of_run]
+            most = np.asarray(sum(scores(tokens, v_of_head).max(-1) for v_of_head in of_heads))
             if not (most > 0).all():
                 place = tuple(np.argwhere(most <= 0)[0])
                 raise ValueError(
@@ -248,32 +248,32 @@ def _several(head: Head, count: int) -> LinearHeads:
 
 def _check_functions(head: Head, shape: tuple[int, int], dtype: Any) -> None:
     """Refuse values and gradients of other shapes, which would be broadcast."""
-    given, axes = arrays(head)
-    one = with_arrays(
-        head, {name: a[0] if a.ndim > axes[name] and len(a) else a for name, a in given.items()}
+    named, axes = arrays(head)
+    of_one_run = with_arrays(
+        head, {name: a[0] if a.ndim > axes[name] and len(a) else a for name, a in named.items()}
     )
     with jax.enable_x64(True):
         pooled = jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
-        for what, wanted in (("value", shape[:1]), ("gradient", shape)):
-            found = getattr(jax.eval_shape(getattr(one, what), pooled), "shape", None)
-            if found != wanted:
-                name = f"{type(head).__name__}.{what}"
-                raise ValueError(f"{name} has shape {found} for pooled tokens {shape}. Return {wanted}.")
+        for method, expected in (("value", shape[:1]), ("gradient", shape)):
+            returned = getattr(jax.eval_shape(getattr(of_one_run, method), pooled), "shape", None)
+            if returned != expected:
+                name = f"{type(head).__name__}.{method}"
+                raise ValueError(f"{name} has shape {returned} for pooled tokens {shape}. Return {expected}.")
 
 
 def _with_numbers(head: Head, name: str, dtype: Any) -> Head:
     try:
-        given = {field: np.asarray(array) for field, array in arrays(head)[0].items()}
+        numbers = {field: np.asarray(array) for field, array in arrays(head)[0].items()}
     except (TypeError, ValueError):
-        given = {"": np.asarray(None)}
-    if any(array.dtype.kind not in "biuf" for array in given.values()):
+        numbers = {"": np.asarray(None)}
+    if any(array.dtype.kind not in "biuf" for array in numbers.values()):
         raise TypeError(
             f"{name} holds something other than arrays of numbers. Pass arrays, and decorate a head "
             "of your own with jax.tree_util.register_dataclass."
         )
-    if not all(np.isfinite(array).all() for array in given.values()):
+    if not all(np.isfinite(array).all() for array in numbers.values()):
         raise ValueError(f"the head {name} has a NaN or infinite entry.")
-    return with_arrays(head, {field: array.astype(dtype) for field, array in given.items()})
+    return with_arrays(head, {field: array.astype(dtype) for field, array in numbers.items()})
 
 
 def arrays(head: Head) -> tuple[dict[str, Any], dict[str, int]]:
@@ -285,8 +285,8 @@ def arrays(head: Head) -> tuple[dict[str, Any], dict[str, int]]:
     return leaves, {name: np.ndim(leaf) for name, leaf in leaves.items()}
 
 
-def with_arrays(head: Head, given: dict[str, Any]) -> Head:
+def with_arrays(head: Head, named: dict[str, Any]) -> Head:
     """The head with other arrays, named as in `arrays`."""
     if hasattr(head, "axes"):
-        return type(head)(**given)
-    return jax.tree.unflatten(jax.tree.structure(head), list(given.values()))
+        return type(head)(**named)
+    return jax.tree.unflatten(jax.tree.structure(head), list(named.values()))

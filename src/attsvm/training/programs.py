@@ -20,9 +20,9 @@ MOST = 16
 class Program:
     """A function, compiled once for every form of its arguments: jax.jit, with an end.
 
-    jax.jit alone keeps all that it ever compiled. Here every form has a jit of its own, so that what is
-    dropped takes its program, and all that JAX knows about it, along. It is compiled again where it is
-    called again, or read from the disk (compilation.py).
+    jax.jit alone keeps all that it ever compiled. Here every form has a jit of its own: dropping it frees its
+    program and all that JAX stores about it. A later call compiles it again, or reads it from the disk
+    (compilation.py).
 
     static: so many of the first arguments are compiled in; the others are arrays, or trees of arrays.
     """
@@ -33,17 +33,17 @@ class Program:
         self._held: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = Lock()
 
-    def __call__(self, *given: Any) -> Any:
-        return self.of(*given)(*given[self.static :])
+    def __call__(self, *arguments: Any) -> Any:
+        return self.of(*arguments)(*arguments[self.static :])
 
     def __len__(self) -> int:
         """Forms for which it is compiled."""
         return len(self._held)
 
-    def of(self, *given: Any) -> Any:
+    def of(self, *arguments: Any) -> Any:
         """The jit that serves these arguments, and takes those that are not static."""
-        fixed = given[: self.static]
-        leaves, tree = jax.tree.flatten(given[self.static :])
+        fixed = arguments[: self.static]
+        leaves, tree = jax.tree.flatten(arguments[self.static :])
         form = (fixed, tree, tuple(map(_form, leaves)))
         with self._lock:  # parts of the runs are computed by threads
             if form not in self._held:
@@ -59,11 +59,11 @@ def _form(leaf: Any) -> Hashable:
 
 
 def where(test: Any, yes: Any, no: Any) -> Array:
-    """jnp.where, as operations of the program that asks for it.
+    """jnp.where, as operations of the program that calls it.
 
-    jnp.where is a function of its own in every program, and a training step calls twenty: with them the first
-    training takes a tenth longer to trace and compile. Outside of programs this is jnp.where, which is one
-    program instead of three.
+    jnp.where is a function of its own in every program. A training step calls twenty of them, with which the
+    first training takes a tenth longer to trace and compile. Outside of programs this is jnp.where, which is
+    one program instead of three.
 
     test: bool; yes, no: arrays or numbers. All three broadcast together.
     """

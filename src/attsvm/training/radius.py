@@ -6,23 +6,27 @@ The unknown is U in the ball of radius one, W = R·U: radii of every size are on
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
+from numpy.typing import ArrayLike
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, capabilities_of, frobenius
 from attsvm.training import attention
 from attsvm.training.attention import Attention, Reading
 from attsvm.training.balls import ball_of, project_ball, project_both
 from attsvm.training.data import Data
-from attsvm.training.descent import Descent, Slope, descend
 from attsvm.training.losses import Loss
 from attsvm.training.prediction_heads import Head, Linear, SquaredError
 from attsvm.training.programs import Program, where
+from attsvm.training.types import Floats, Scalar
 from attsvm.training.weights import Params, Weight
 
 TOLERANCE = 1e-7
@@ -99,10 +103,10 @@ def best_weight(
     outer = (0 if problem.data_runs else None, 0, each, Region(0, 0, cone), 0, None)  # type: ignore[arg-type]
     starts: Any = jax.vmap(partial(_best_weight, problem), in_axes=inner)
     if region.radius.shape[0] == 1:  # one map is traced in three quarters of the time of two
-        one = jax.tree.map(lambda x: x[0], (head, scores, region, state))
-        own = jax.tree.map(lambda x: x[0], data) if problem.data_runs else data
-        found: tuple[Descent, Answer] = jax.tree.map(lambda x: x[None], starts(own, *one, stop))
-        return found
+        of_run = jax.tree.map(lambda x: x[0], (head, scores, region, state))
+        data_of_run = jax.tree.map(lambda x: x[0], data) if problem.data_runs else data
+        results: tuple[Descent, Answer] = jax.tree.map(lambda x: x[None], starts(data_of_run, *of_run, stop))
+        return results
     return jax.vmap(starts, in_axes=outer)(data, head, scores, region, state, stop)
 
 
@@ -126,9 +130,9 @@ def _best_weight(
     stop: Array,
 ) -> tuple[Descent, Answer]:
     def slope(params: Params) -> Slope:
-        look = attention.attend(data, problem.weight.matrix(params), region.radius, scores)
-        reading = attention.read(data, look, head, scores)
-        G, log_scale = attention.gradient(data, look, reading, problem.loss)
+        softmax = attention.attend(data, problem.weight.matrix(params), region.radius, scores)
+        reading = attention.read(data, softmax, head, scores)
+        G, log_scale = attention.gradient(data, softmax, reading, problem.loss)
         return _unit(problem.weight.pullback(params, G), log_scale)
 
     end = descend(slope, partial(_inside, problem, region), state, TOLERANCE, stop)
@@ -138,11 +142,11 @@ def _best_weight(
 def _best_head(
     problem: Problem, data: Data, params: Params, region: Region, state: Descent, stop: Array
 ) -> Descent:
-    look = attention.attend(data, problem.weight.matrix(params), region.radius)
+    softmax = attention.attend(data, problem.weight.matrix(params), region.radius)
 
     def slope(params: Params) -> Slope:
-        reading = attention.read(data, look, Linear(region.head_radius * params["v"]))
-        v, log_scale = attention.head_gradient(data, look, reading, problem.loss)
+        reading = attention.read(data, softmax, Linear(region.head_radius * params["v"]))
+        v, log_scale = attention.head_gradient(data, softmax, reading, problem.loss)
         return _unit({"v": v}, log_scale)
 
     def project(params: Params) -> Params:
@@ -155,17 +159,17 @@ def _answer(
     problem: Problem, data: Data, head: Head, scores: Array | None, region: Region, end: Descent
 ) -> Answer:
     W = problem.weight.matrix(end.x)
-    look = attention.attend(data, W, region.radius)
-    reading = attention.read(data, look, head, scores)
+    softmax = attention.attend(data, W, region.radius)
+    reading = attention.read(data, softmax, head, scores)
     loss = attention.mean_loss(data, reading.margin, problem.loss)
     excess = jnp.full_like(loss, jnp.nan)
     if isinstance(head, (Linear, SquaredError)):
-        excess = attention.log_excess(data, *attention.drops(data, look, reading), problem.loss)
+        excess = attention.log_excess(data, *attention.drops(data, softmax, reading), problem.loss)
     rank = excess if isinstance(head, Linear) else loss
     if problem.joint:
         rank = _log_loss(problem, data, reading.margin, region.head_radius)
     elif isinstance(head, Linear) and region.cone is not None:
-        rank = _rank_near(problem, data, look, reading, region.cone.axis)
+        rank = _rank_near(problem, data, softmax, reading, region.cone.axis)
     pull = -jnp.stack([jnp.vdot(end.slope.mantissa[name], end.x[name]) for name in end.x]).mean()
     log_pull = jnp.log(jnp.maximum(pull, 0)) + end.slope.log_scale
     return Answer(end.x, head, W, loss, excess, rank, log_pull, end.stationary)
@@ -183,11 +187,11 @@ def _inside(problem: Problem, region: Region, params: Params) -> Params:
         shrink = where(size > bound, bound / where(size > 0, size, 1), 1)
         return {name: x * shrink for name, x in params.items()}
     ((name, x),) = params.items()
-    norm, one = ball_of(problem.norm, x.ndim), jnp.ones_like(region.radius)
+    norm, unit_radius = ball_of(problem.norm, x.ndim), jnp.ones_like(region.radius)
     if region.cone is None:
-        return {name: project_ball(x, norm, one)}
+        return {name: project_ball(x, norm, unit_radius)}
     axis, cosine, inner = region.cone
-    x = project_both(x, norm, one, axis, cosine)
+    x = project_both(x, norm, unit_radius, axis, cosine)
     size = norm.value(x)
     grown = where(size > 0, x / where(size > 0, size, 1), axis / norm.value(axis)) * inner
     return {name: where(size < inner, grown, x)}
@@ -207,16 +211,187 @@ def _log_loss(problem: Problem, data: Data, margin: Array, head_radius: Array) -
     return jax.nn.logsumexp(problem.loss.log_increase(top, jnp.log(top - margin)))
 
 
-def _rank_near(problem: Problem, data: Data, look: Attention, reading: Reading, axis: Array) -> Array:
+def _rank_near(problem: Problem, data: Data, softmax: Attention, reading: Reading, axis: Array) -> Array:
     """An increasing function of L − L_α, L_α the loss if only the axis' own tokens α were attended to.
 
     Near a selection that is not the best, L − L* is a constant plus e^(−R·margin): the sign of the small
     part, which decides whether leaving pays, is seen relative to L_α only.
     """
-    chosen = where(attention.attend(data, axis).winner, reading.scores, 0).sum(-1)
-    gap = attention.unmasked(data, chosen[:, None] - reading.scores, 0)
-    log_drop, sign = jax.nn.logsumexp(look.log_weights, b=gap, axis=-1, return_sign=True)
-    top = chosen + where(sign < 0, jnp.exp(log_drop), 0)
+    axis_scores = where(attention.attend(data, axis).winner, reading.scores, 0).sum(-1)
+    gap = attention.unmasked(data, axis_scores[:, None] - reading.scores, 0)
+    log_drop, sign = jax.nn.logsumexp(softmax.log_weights, b=gap, axis=-1, return_sign=True)
+    top = axis_scores + where(sign < 0, jnp.exp(log_drop), 0)
     increase = problem.loss.log_increase(top, log_drop)
     log_size, sign = jax.nn.logsumexp(increase, b=sign, return_sign=True)
     return sign * (FAR + jnp.maximum(log_size, -FAR))
+
+
+# ---------------------------------------------------------------------- projected descent
+
+GROW, SHRINK = 1.05, 0.5
+FIRST = 1e-3
+"""The first step in a set of size one: a longer one could leave the basin of the start."""
+FREE = 0.999
+"""Above this share of its full length a step was not stopped by the set's boundary."""
+
+
+class Slope(NamedTuple):
+    """The gradient of every parameter, mantissa · e^log_scale."""
+
+    mantissa: Params
+    log_scale: Array
+
+
+class Descent(NamedTuple):
+    """Where a descent stands: x in the set, y = x plus momentum, the slope at y, the step length η.
+
+    taken: how many steps were tried; before the first, x is not yet projected on the set.
+    """
+
+    x: Params
+    y: Params
+    slope: Slope
+    momentum: Array
+    step: Array
+    taken: Array
+    stationary: Array
+
+
+def begin(start: Params, still: Scalar = False) -> Descent:
+    """Before the first step of descents from `start`, (runs, starts, …); `still`: which stay there."""
+    batch = next(iter(start.values())).shape[:2]
+    zero: Any = np.zeros(batch)
+    flat: Any = {name: np.zeros_like(x) for name, x in start.items()}
+    stationary: Any = np.broadcast_to(still, batch)
+    return Descent(start, start, Slope(flat, zero), zero + 1, zero + FIRST, zero.astype(int), stationary)
+
+
+def descend(
+    slope: Callable[[Params], Slope],
+    project: Callable[[Params], Params],
+    state: Descent,
+    tolerance: float,
+    stop: Array,
+) -> Descent:
+    """Go on towards a stationary point of L on a set of size one, until `stop` steps are taken in all.
+
+        x⁺ = P(y − η ĝ),  ĝ = ∇L(y)/‖∇L(y)‖,      y⁺ = x⁺ + β (x⁺ − x)
+
+    P is the projection on the set. A step is kept where
+    ⟨∇L(y⁺) − ∇L(y), y⁺ − y⟩ ≤ ‖∇L(y)‖ ‖y⁺ − y‖²/η, else η is halved. Only the ratio of two gradients
+    enters, so nothing underflows; where L falls like e^(−margin), the test lets η grow as if log L were
+    descended. Momentum restarts when it points against the last move.
+    Stationary: ‖x⁺ − y‖ ≤ tolerance · η, the share of the gradient that the set does not balance; or,
+    inside the set, ‖x⁺ − y‖ ≤ tolerance.
+    Reference: Beck & Teboulle 2009 (FISTA); O'Donoghue & Candès 2015 (restart).
+    """
+
+    def advance(state: Descent) -> Descent:
+        g, has_slope = state.slope.mantissa, state.taken > 0
+        steepness = jnp.sqrt(_dot(g, g))
+        safe = where(steepness > 0, steepness, 1)
+        x = project(_plus(state.y, -state.step / safe, g))
+        move, turn = _plus(x, -1.0, state.y), _plus(x, -1.0, state.x)
+        against = _dot(move, turn) < 0
+        momentum = where(against, 1.0, (1 + jnp.sqrt(1 + 4 * state.momentum**2)) / 2)
+        y = _plus(x, where(against, 0.0, (state.momentum - 1) / momentum), turn)
+        new_slope, change = slope(y), _plus(y, -1.0, state.y)
+        ratio = jnp.exp(new_slope.log_scale - state.slope.log_scale)
+        rise = (_dot(new_slope.mantissa, change) * ratio - _dot(g, change)) / safe
+        accepted = (rise * state.step <= _dot(change, change)) | ~has_slope
+        length = jnp.sqrt(_dot(move, move))
+        free = length > FREE * state.step
+        still = (length <= tolerance * state.step) | (free & (length <= tolerance))
+        moved = Descent(x, y, new_slope, momentum, GROW * state.step, state.taken, has_slope & still)
+        halved = state._replace(step=SHRINK * state.step)
+        new_state = jax.tree.map(lambda new, old: where(accepted, new, old), moved, halved)
+        return new_state._replace(taken=state.taken + 1)
+
+    # The first pass stands still and only takes the slope: a second copy of it would compile twice as long.
+    inside = project(state.x)
+    x = {name: where(state.taken == 0, inside[name], state.x[name]) for name in inside}
+    y = {name: where(state.taken == 0, inside[name], state.y[name]) for name in inside}
+    return lax.while_loop(lambda s: ~s.stationary & (s.taken < stop), advance, state._replace(x=x, y=y))
+
+
+def _dot(a: Params, b: Params) -> Array:
+    return jnp.stack([jnp.vdot(a[name], b[name]) for name in a]).sum()
+
+
+def _plus(x: Params, factor: Array | float, y: Params) -> Params:
+    return {name: x[name] + factor * y[name] for name in x}
+
+
+# ---------------------------------------------------------------------- which radii
+
+LARGEST_LOGIT = 1e12
+"""Logits beyond it carry a rounding error that shows in the attention."""
+
+
+def checked_radii(
+    radii: ArrayLike | None, ridge: ArrayLike | None, head_radii: ArrayLike | None
+) -> tuple[Floats, Floats | None]:
+    """The index of a path, radii or ridges, and the head's radii where it is trained."""
+    if (radii is None) == (ridge is None):
+        raise ValueError("pass either radii, or ridge for the penalised form.")
+    if radii is None:
+        if head_radii is not None:
+            raise ValueError("ridge takes a fixed head. Drop head_radii.")
+        return _positive("ridge", ridge, -1), None
+    index = _positive("radii", radii, 1)
+    if head_radii is None:
+        return index, None
+    head_index = _positive("head_radii", head_radii, 0)
+    if head_index.shape != index.shape:
+        raise ValueError(
+            f"head_radii has {head_index.size} entries but radii has {index.size}. Pass one per radius."
+        )
+    return index, head_index
+
+
+def check_radii(tokens: Tokens, radii: Floats, head_radii: Floats | None) -> None:
+    """Refuse radii at which rounding decides which token wins: the path would be noise, or never end."""
+    last, limit = radii[-1], largest_radius(tokens).min()
+    if last > limit:
+        raise ValueError(
+            f"radii reach {last:g}, but float64 cannot resolve the logits x W z of these tokens beyond the "
+            f"radius {limit:.3g}. Stop there; the direction beyond is that of max_margin."
+        )
+    if head_radii is not None and head_radii.max() > (
+        limit := LARGEST_LOGIT / max(np.abs(tokens.values).max(), 1)
+    ):
+        raise ValueError(f"head_radii reach {head_radii.max():g}. Pass radii up to {limit:.3g}.")
+
+
+def largest_radius(tokens: Tokens) -> Floats:
+    """The radius at which logits reach LARGEST_LOGIT, (runs, 1)."""
+    with np.errstate(over="ignore", divide="ignore"):
+        return np.asarray(np.exp2(np.log2(LARGEST_LOGIT) - sum(map(np.log2, _sizes(tokens)))))
+
+
+def units(tokens: Tokens) -> tuple[Floats, Floats]:
+    """Exponents of two that bring keys and queries to size one, (runs, 1); zero where they are near it."""
+    exponents = (np.frexp(size)[1] for size in _sizes(tokens))
+    keys, queries = (np.where(np.abs(each) > 100, each, 0) for each in exponents)
+    return keys, queries
+
+
+def _sizes(tokens: Tokens) -> tuple[Floats, Floats]:
+    """The largest entry of the keys and of the queries, (runs, 1)."""
+    flat = (a.astype(float).reshape(tokens.runs or 1, -1) for a in (tokens.keys, tokens.queries))
+    keys, queries = (np.abs(a).max(-1, keepdims=True) for a in flat)
+    return keys, queries
+
+
+def _positive(name: str, values: ArrayLike | None, order: int) -> Floats:
+    """A vector of positive numbers, increasing (order 1), decreasing (−1) or free (0)."""
+    try:
+        raw = np.asarray(values)
+        array = raw.astype(np.float64) if raw.dtype.kind in "iuf" else np.zeros(0)
+    except (TypeError, ValueError):
+        array = np.zeros(0)
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all() or (array <= 0).any():
+        raise ValueError(f"{name} is {values!r}. Pass a sequence of positive numbers.")
+    if (order * np.diff(array) <= 0).any() and order:
+        raise ValueError(f"{name} must be strictly {'increasing' if order > 0 else 'decreasing'}.")
+    return array

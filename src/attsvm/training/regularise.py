@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attsvm._support.validation import as_integer, is_finite, is_integer
 from attsvm.data.equal_keys import merged
@@ -17,16 +18,17 @@ from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.norms import Norm, capabilities_of, frobenius
 from attsvm.norms.names import norm_of
-from attsvm.training import losses, prediction_heads as heads, radii as radius_rules, runs, weights
+from attsvm.training import losses, prediction_heads as heads, runs, weights
 from attsvm.training.balls import PROJECTED
+from attsvm.training.data import Data, equal_values, linear_scores
 from attsvm.training.inputs import check_size
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.prediction_heads import Head, Linear
-from attsvm.training.radius import Problem
-from attsvm.training.search import Found, follow, follow_ridges
+from attsvm.training.radius import Cone, Problem, check_radii, checked_radii, largest_radius, units
+from attsvm.training.search import Found, Pair, Search, follow, follow_ridges
 from attsvm.training.segments import Interrupted, Segments, first_steps
-from attsvm.training.starts import search
-from attsvm.training.weights import FULL, FullWeight, Weight
+from attsvm.training.types import Flags, Floats, Tree
+from attsvm.training.weights import FULL, FullWeight, KeyQuery, Weight
 
 
 class StartsDisagree(UserWarning):
@@ -79,9 +81,9 @@ def regularisation_path(
     KeyboardInterrupt whose `path` holds the radii solved so far, or None before the first.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection" and "Transformers as SVMs", RP.
     """
-    given = as_tokens(tokens).in_memory()
+    original = as_tokens(tokens).in_memory()
     weights.check(weight)
-    tokens = merged(given, weights.reached(weight, given.queries))
+    tokens = merged(original, weights.reached(weight, original.queries))
     head = heads.checked(head, tokens)
     if isinstance(weight, weights.MultiHead):
         raise ValueError("regularisation_path takes one head. Pass one weight, such as FullWeight().")
@@ -91,31 +93,31 @@ def regularisation_path(
     _check_norm(norm, weight, tokens)
     starts = as_integer(starts)
     _check_counts(starts, seed)
-    index, head_index = radius_rules.checked(radii, ridge, head_radii)
+    index, head_index = checked_radii(radii, ridge, head_radii)
     _check_modes(head, weight, around, cone, ridge, head_index, pair)
     if ridge is None:
-        radius_rules.check_size(tokens, index, head_index)
+        check_radii(tokens, index, head_index)
     v = np.asarray(head.v) if isinstance(head, Linear) and head_index is None else None
-    check_size(tokens, v, radius_rules.units(tokens))
+    check_size(tokens, v, units(tokens))
     axis = None if around is None else _axis(around, tokens)
     count = _count_runs(tokens, head, axis)
     problem = Problem(weight, loss, norm, head_index is not None, tokens.runs is not None)
     pair_arrays = None if pair is None else _pair(pair, tokens, count)
     batch, near = (count or 1, starts), None if axis is None else (axis, cone, index[0])
-    found: list[Found] = []
+    records: list[Found] = []
     first = first_steps(tokens, 10 * math.prod(batch))  # ten: some projections take longer than the step
     with Segments("regularisation path", len(index), first) as watch, jax.enable_x64(True):
-        begin = search(problem, tokens, head, batch, near, seed, watch, pair_arrays)
-        along = follow(begin, index, head_index) if ridge is None else follow_ridges(begin, index)
+        begin = _search(problem, tokens, head, batch, near, seed, watch, pair_arrays)
+        iterates = follow(begin, index, head_index) if ridge is None else follow_ridges(begin, index)
         with suppress(Interrupted):
-            for one in along:
-                found.append(one)
-                watch.done = len(found)
-    path = _path(given, found, index, problem, count, "radius" if ridge is None else "ridge")
+            for record in iterates:
+                records.append(record)
+                watch.done = len(records)
+    path = _path(original, records, index, problem, count, "radius" if ridge is None else "ridge")
     if path is None or watch.pressed:
         raise Interrupted(path)
     if problem.joint and starts > 1:
-        _warn_of_lonely(found, starts)
+        _warn_of_lonely(records, starts)
     return path
 
 
@@ -164,7 +166,7 @@ def _check_modes(
         raise ValueError(f"head_radii trains the head Linear(v), got {type(head).__name__}.")
 
 
-def _axis(around: Direction, tokens: Tokens) -> NDArray[Any]:
+def _axis(around: Direction, tokens: Tokens) -> Floats:
     """The direction of a solution, (d, e) or (runs, d, e), of unit Frobenius length."""
     try:
         W = np.asarray(getattr(around, "W", None), dtype=np.float64)
@@ -180,14 +182,14 @@ def _axis(around: Direction, tokens: Tokens) -> NDArray[Any]:
     return np.asarray(W / size)
 
 
-def _pair(
-    pair: tuple[ArrayLike, ArrayLike], tokens: Tokens, count: int | None
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _pair(pair: tuple[ArrayLike, ArrayLike], tokens: Tokens, count: int | None) -> tuple[Floats, Floats]:
     """v (runs, c) and W (runs, d, e); a run whose pair is NaN has none."""
     shapes = ((tokens.values.shape[-1],), (tokens.d, tokens.e))
     try:
-        arrays = [np.asarray(one, dtype=np.float64) for one in pair]
-        v, W = (np.broadcast_to(one, (count or 1, *shape)) for one, shape in zip(arrays, shapes, strict=True))
+        arrays = [np.asarray(array, dtype=np.float64) for array in pair]
+        v, W = (
+            np.broadcast_to(array, (count or 1, *shape)) for array, shape in zip(arrays, shapes, strict=True)
+        )
     except (TypeError, ValueError):
         raise ValueError(
             f"pair is not (v, W) of shapes {shapes[0]} and {shapes[1]}, or runs of them."
@@ -197,12 +199,12 @@ def _pair(
     return v, W
 
 
-def _warn_of_lonely(found: list[Found], starts: int) -> None:
+def _warn_of_lonely(records: list[Found], starts: int) -> None:
     """Warn where one search alone found the smallest loss: another might find a smaller one."""
-    lonely = np.stack([(one.agreed <= 1) & ~one.paired for one in found])
+    lonely = np.stack([(record.agreed <= 1) & ~record.paired for record in records])
     if not lonely.any():
         return
-    radius = found[int(lonely.any(1).argmax())].radius[0]
+    radius = records[int(lonely.any(1).argmax())].radius[0]
     runs = f" in {int(lonely.any(0).sum())} of {lonely.shape[1]} runs" if lonely.shape[1] > 1 else ""
     warnings.warn(
         f"the starts disagree{runs}: at radius {radius:g} at most one of {starts} found the smallest loss, "
@@ -212,39 +214,181 @@ def _warn_of_lonely(found: list[Found], starts: int) -> None:
     )
 
 
-def _count_runs(tokens: Tokens, head: Head, axis: NDArray[Any] | None) -> int | None:
-    found = {f"head {name}": count for name, count in runs.counts(*heads.arrays(head)).items()}
-    found |= {} if axis is None else runs.counts({"around": axis}, {"around": 2})
-    return runs.common({"tokens": tokens.runs, **found})
+def _count_runs(tokens: Tokens, head: Head, axis: Floats | None) -> int | None:
+    counts = {f"head {name}": count for name, count in runs.counts(*heads.arrays(head)).items()}
+    counts |= {} if axis is None else runs.counts({"around": axis}, {"around": 2})
+    return runs.common({"tokens": tokens.runs, **counts})
 
 
 # ---------------------------------------------------------------------- the record
 
 
 def _path(
-    tokens: Tokens, found: list[Found], index: NDArray[Any], problem: Problem, count: int | None, kind: str
+    tokens: Tokens, records: list[Found], index: Floats, problem: Problem, count: int | None, kind: str
 ) -> Path | None:
-    if not found:
+    if not records:
         return None
 
-    def along(parts: list[Any]) -> NDArray[Any]:  # k arrays (runs, …) → (runs, k, …), or (k, …) without runs
-        stacked = np.stack([np.asarray(part) for part in parts], axis=1)
+    def along(arrays: list[Any]) -> Floats:  # k arrays (runs, …) → (runs, k, …), or (k, …) without runs
+        stacked = np.stack([np.asarray(part) for part in arrays], axis=1)
         return stacked if count is not None else stacked[0]
 
-    def grown(x: Any, radius: NDArray[Any], degree: int) -> NDArray[Any]:
+    def grown(x: Any, radius: Floats, degree: int) -> Floats:
         return x * (radius ** (1 / degree)).reshape(-1, *[1] * (x.ndim - 1))
 
-    answers, degree = [one.answer for one in found], len(found[0].answer.params)
-    parts: dict[str, Any] = {
-        "W": along([grown(one.answer.W, one.radius, 1) for one in found]),
+    answers, degree = [record.answer for record in records], len(records[0].answer.params)
+    arrays: dict[str, Any] = {
+        "W": along([grown(record.answer.W, record.radius, 1) for record in records]),
         "loss": along([a.loss for a in answers]),
         "log_excess": along([a.log_excess for a in answers]),
-        "agreed": along([one.agreed for one in found]),
+        "agreed": along([record.agreed for record in records]),
     }
     for name in {"K", "Q"} & answers[0].params.keys():
-        parts[name] = along([grown(one.answer.params[name], one.radius, degree) for one in found])
+        arrays[name] = along([grown(record.answer.params[name], record.radius, degree) for record in records])
     if problem.joint:
-        parts["v"] = along([jax.tree.leaves(a.head)[0] for a in answers])
+        arrays["v"] = along([jax.tree.leaves(a.head)[0] for a in answers])
     reasons = np.where(along([a.stationary for a in answers]).all(-1), "converged", "steps")
     stopped: Any = reasons if count is not None else str(reasons)
-    return Path(tokens, index[: len(found)], stopped=stopped, kind=kind, **parts)
+    return Path(tokens, index[: len(records)], stopped=stopped, kind=kind, **arrays)
+
+
+# ---------------------------------------------------------------------- where searches begin
+
+SPREAD = 10.0
+"""Random starts are this much shorter or longer than the ball, whose surface the long ones meet anywhere."""
+
+
+def _search(
+    problem: Problem,
+    tokens: Tokens,
+    head: Head,
+    batch: tuple[int, int],
+    cone: tuple[Floats, float, float] | None,
+    seed: int,
+    watch: Segments,
+    pair: tuple[Floats, Floats] | None = None,
+) -> Search:
+    """The searches of a path; batch = (runs, starts); cone: axis, opening, the norm from which it counts.
+
+    pair: v (runs, c) and W (runs, d, e) at which one search more begins, NaN in runs without.
+    """
+    head_arrays, axes = heads.arrays(head)
+    # Single precision cannot resolve a radius of 1,000: the path is always computed in float64.
+    head = _double(heads.with_arrays(head, runs.repeated(head_arrays, axes, batch[0])))
+    scores, alike, guide = None, None, False
+    if isinstance(head, Linear) and not problem.joint:
+        guide = cone is None and batch[1] > 1
+        scores = jax.device_put(_scores(tokens, head, batch[1], guide))
+    else:
+        alike = equal_values(tokens)
+    data, scale = _data(tokens, batch[0], alike)
+    pair_start = None if pair is None else _pair_at_length_one(problem, *pair)
+    batch = (batch[0], batch[1] + guide + (pair_start is not None))
+    head = jax.tree.map(lambda x: np.repeat(x[:, None], batch[1], axis=1), head)
+    keep = None if cone is None else _cone(*cone, batch[0])
+
+    def draws() -> Iterator[Any]:
+        rng = np.random.Generator(np.random.PCG64(seed))
+        if keep is None:
+            drawn = _anywhere(problem.weight.shapes(tokens.d, tokens.e), batch, rng)
+        else:
+            drawn = _inside(keep, problem.norm, batch, rng)
+        first = next(drawn)
+        if len(first) == 1:  # the zero of factors is a saddle
+            next(iter(first.values()))[:, 0] = 0 if keep is None else keep.axis
+        yield first
+        yield from drawn
+
+    largest = largest_radius(tokens)
+    return Search(
+        problem,
+        data,
+        head,
+        scores,
+        next(draws()),
+        keep,
+        guide,
+        scale,
+        largest,
+        draws,
+        head,
+        watch,
+        pair_start,
+    )
+
+
+def _pair_at_length_one(problem: Problem, v: Floats, W: Floats) -> Pair | None:
+    """The pair at length one; None for weights whose parameters do not follow from W."""
+    present: Flags = np.asarray(np.isfinite(v).all(-1) & np.isfinite(W).all((-2, -1)))
+    v, W = np.where(present[:, None], v, 1.0), np.where(present[:, None, None], W, 1.0)
+    v = v / np.asarray(problem.head_norm.value(v[..., None]))[:, None]
+    W = W / np.asarray(problem.norm.value(W))[:, None, None]
+    if isinstance(problem.weight, FullWeight):
+        return Pair({"W": W}, v, present)
+    if not isinstance(problem.weight, KeyQuery):
+        return None
+    U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
+    root, width = np.sqrt(sigma)[:, None, :], problem.weight.shapes(*W.shape[1:])["K"][1]
+    factors = {"K": U * root, "Q": np.swapaxes(Vt, 1, 2) * root}
+    missing = max(width - sigma.shape[1], 0)
+    wide = {name: np.pad(x, ((0, 0), (0, 0), (0, missing)))[..., :width] for name, x in factors.items()}
+    return Pair(wide, v, present)
+
+
+def _data(tokens: Tokens, count: int, alike: Any) -> tuple[Data, Floats]:
+    """The tokens with keys and queries of a size that products neither under- nor overflow; its scale."""
+    of_keys, of_queries = units(tokens)
+    keys, queries = tokens.keys, tokens.queries
+    values = None if tokens.values is tokens.keys else tokens.values
+    if of_keys.any() or of_queries.any():
+        lead = (-1,) if tokens.runs else ()
+        keys = np.ldexp(keys.astype(float), -of_keys.reshape(*lead, 1, 1, 1))
+        queries = np.ldexp(queries.astype(float), -of_queries.reshape(*lead, 1, 1))
+        values = tokens.values
+    scale = np.ldexp(1.0, of_keys + of_queries)
+    data = _double(Data(keys, queries, tokens.labels, tokens.mask, values, alike=alike))  # type: ignore[arg-type]
+    return jax.device_put(data), np.broadcast_to(scale, (count, 1))
+
+
+def _scores(tokens: Tokens, head: Linear, starts: int, guide: bool) -> Floats:
+    """γ (runs, starts, n, T); those of the guide are 1 for the best tokens, 0 for the others."""
+    scores_of_run = linear_scores(tokens.values, tokens.labels, tokens.mask, head.v)
+    scores = np.repeat(scores_of_run[:, None], starts + guide, axis=1)
+    if guide:
+        scores_of_run = np.where(tokens.mask, scores_of_run, -np.inf)
+        scores[:, -1] = scores_of_run == scores_of_run.max(-1, keepdims=True)
+    return scores
+
+
+def _anywhere(
+    shapes: dict[str, tuple[int, ...]], batch: tuple[int, int], rng: np.random.Generator
+) -> Iterator[Any]:
+    """Random directions of random length, (runs, starts, …), the same for every run."""
+    while True:
+        drawn = {name: rng.standard_normal((1, batch[1], *shape)) for name, shape in shapes.items()}
+        size = np.sqrt(sum((x * x).sum(tuple(range(2, x.ndim))) for x in drawn.values()))
+        factor = SPREAD ** rng.uniform(-1, 1, size.shape) / size
+        long = {name: x * factor.reshape(*factor.shape, *[1] * (x.ndim - 2)) for name, x in drawn.items()}
+        yield {name: np.array(np.broadcast_to(x, (*batch, *x.shape[2:]))) for name, x in long.items()}
+
+
+def _inside(cone: Cone, norm: Norm, batch: tuple[int, int], rng: np.random.Generator) -> Iterator[Any]:
+    """Random weights in cone and ball, (runs, starts, d, e): projections from afar would take long."""
+    axis, widest = np.asarray(cone.axis)[:, None], np.arccos(np.asarray(cone.cosine))
+    while True:
+        tilt = rng.standard_normal((1, batch[1], *axis.shape[2:]))  # the same for every run
+        tilt = tilt - (tilt * axis).sum((2, 3), keepdims=True) * axis
+        size = np.sqrt((tilt * tilt).sum((2, 3), keepdims=True))
+        angle = (widest[:, None] * rng.uniform(size=batch[1]))[..., None, None]
+        W = np.cos(angle) * axis + np.sin(angle) * tilt / np.where(size > 0, size, 1)
+        length = SPREAD ** rng.uniform(-1, 0, batch[1]) / np.asarray(norm.value(W))
+        yield {"W": W * length[..., None, None]}
+
+
+def _cone(axis: Floats, opening: float, inner: float, count: int) -> Cone:
+    each = np.broadcast_to(axis, (count, *axis.shape[-2:]))
+    return Cone(each, np.full(count, 1.0 - opening), np.full(count, inner))  # type: ignore[arg-type]
+
+
+def _double(tree: Tree) -> Any:
+    return jax.tree.map(lambda x: np.asarray(x, float) if x.dtype.kind == "f" else np.asarray(x), tree)

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens
@@ -20,9 +19,9 @@ from attsvm.training.losses import Loss
 from attsvm.training.plan import State
 from attsvm.training.prediction_heads import Head
 from attsvm.training.rules import Rule
+from attsvm.training.types import Arrays, Flags, Floats
 from attsvm.training.weights import Weight
 
-Arrays = dict[str, NDArray[Any]]
 Description = dict[str, str]
 
 NUMBERS = ("lr", "momentum", "factor", "decay", "b1", "b2", "eps", "ridge")
@@ -64,15 +63,19 @@ def check_description(path: Path, description: Description) -> None:
     """Refuse to resume with a different weight, loss, head or rule; early paths have no description."""
     state = {} if path.state is None else path.state
     try:
-        before = {"batch": WHOLE} | json.loads(str(state["trained"])) if "trained" in state else description
+        saved_description = (
+            {"batch": WHOLE} | json.loads(str(state["trained"])) if "trained" in state else description
+        )
         # Version 0.2.0 called the weight MultiHead "Heads".
-        before = before | {"weight": re.sub(r"^Heads\(", "MultiHead(", before["weight"])}
+        saved_description = saved_description | {
+            "weight": re.sub(r"^Heads\(", "MultiHead(", saved_description["weight"])
+        }
     except (ValueError, TypeError, KeyError):
         raise ValueError("resume does not say what it was trained with: its file is damaged.") from None
     differences = [
-        f"{name}: {before.get(name)}, now {value}"
+        f"{name}: {saved_description.get(name)}, now {value}"
         for name, value in description.items()
-        if before.get(name) != value
+        if saved_description.get(name) != value
     ]
     if differences:
         reported = "; another ".join(differences)
@@ -89,10 +92,10 @@ def taken_steps(path: Path, tokens: Tokens, steps: int, init: object) -> int:
         raise ValueError("pass either init, or resume, which starts where that path stopped.")
     if path.tokens is not tokens and not _equal(*(t.in_memory().arrays() for t in (path.tokens, tokens))):
         raise ValueError("resume was trained on other tokens. Pass these: resume.tokens.")
-    taken = int(path.index[-1])
-    if steps <= taken:
-        raise ValueError(f"steps is {steps} but resume has taken {taken}. Pass more: steps counts from 0.")
-    return taken
+    step = int(path.index[-1])
+    if steps <= step:
+        raise ValueError(f"steps is {steps} but resume has taken {step}. Pass more: steps counts from 0.")
+    return step
 
 
 def restored(path: Path, fresh: State, head: Head, trained_head: bool) -> State:
@@ -111,13 +114,13 @@ def restored(path: Path, fresh: State, head: Head, trained_head: bool) -> State:
     return state
 
 
-def records(path: Path, recorded: NDArray[Any]) -> int:
+def records(path: Path, recorded: Floats) -> int:
     """How many records of a path stay: that of an interruption only if its step is a recorded one."""
     interrupted = np.any(np.asarray(path.stopped) == "interrupted")
     return len(path.index) - int(interrupted and path.index[-1] not in recorded)
 
 
-def history(path: Path, recorded: NDArray[Any]) -> tuple[NDArray[np.bool_], list[tuple[int, NDArray[Any]]]]:
+def history(path: Path, recorded: Floats) -> tuple[Flags, list[tuple[int, Floats]]]:
     """Which runs of a path had converged; step and weight ((runs,) d, e) of its records that stay."""
     converged = np.asarray(np.asarray(path.stopped) == "converged")
     weights = path.W if path.runs is None else path.W.swapaxes(0, 1)
@@ -125,37 +128,37 @@ def history(path: Path, recorded: NDArray[Any]) -> tuple[NDArray[np.bool_], list
     return converged, list(zip(path.index.tolist(), weights, strict=True))[: records(path, recorded)]
 
 
-def joined(path: Path, index: NDArray[Any], arrays: Arrays, recorded: NDArray[Any]) -> tuple[Any, Arrays]:
+def joined(path: Path, index: Floats, arrays: Arrays, recorded: Floats) -> tuple[Any, Arrays]:
     """The records of a path that stay, and those after it."""
     keep = records(path, recorded)
     axis = 0 if path.runs is None else 1
-    before = {name: np.asarray(getattr(path, name)) for name in arrays}
-    cut = {name: array[:keep] if axis == 0 else array[:, :keep] for name, array in before.items()}
-    together = {name: np.concatenate([cut[name], arrays[name]], axis) for name in arrays}
-    return np.concatenate([path.index[:keep], index]), together
+    old_arrays = {name: np.asarray(getattr(path, name)) for name in arrays}
+    cut = {name: array[:keep] if axis == 0 else array[:, :keep] for name, array in old_arrays.items()}
+    all_arrays = {name: np.concatenate([cut[name], arrays[name]], axis) for name in arrays}
+    return np.concatenate([path.index[:keep], index]), all_arrays
 
 
-def _described(part: object) -> str:
+def _described(setting: object) -> str:
     """Its type and, of a record, what distinguishes it: plain values and other records."""
-    if isinstance(part, (str, int, float, type(None))):
-        return repr(part)
-    if isinstance(part, np.ndarray):
-        return f"array {part.shape} {sha256(part.tobytes()).hexdigest()[:12]}"
-    if is_dataclass(part) and not getattr(part, "__dataclass_params__").repr:  # noqa: B009
-        return repr(part)  # its own repr holds what distinguishes it
-    if is_dataclass(part):
-        values = {field.name: getattr(part, field.name) for field in fields(part)}
+    if isinstance(setting, (str, int, float, type(None))):
+        return repr(setting)
+    if isinstance(setting, np.ndarray):
+        return f"array {setting.shape} {sha256(setting.tobytes()).hexdigest()[:12]}"
+    if is_dataclass(setting) and not getattr(setting, "__dataclass_params__").repr:  # noqa: B009
+        return repr(setting)  # its own repr holds what distinguishes it
+    if is_dataclass(setting):
+        values = {field.name: getattr(setting, field.name) for field in fields(setting)}
     else:  # a class of the user's own; of a function only the type is known
-        values = {} if isroutine(part) else dict(getattr(part, "__dict__", {}))
+        values = {} if isroutine(setting) else dict(getattr(setting, "__dict__", {}))
         values = {
             name: value
             for name, value in values.items()
-            if not isinstance(getattr(type(part), name, None), cached_property)
+            if not isinstance(getattr(type(setting), name, None), cached_property)
         }
         if not values:
-            return type(part).__name__
+            return type(setting).__name__
     options = [f"{name}={_described(value)}" for name, value in values.items() if name not in NUMBERS]
-    return f"{type(part).__name__}({', '.join(options)})"
+    return f"{type(setting).__name__}({', '.join(options)})"
 
 
 def _equal(a: dict[str, Any], b: dict[str, Any]) -> bool:

@@ -23,18 +23,18 @@ from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training.directions import decomposed, direction, vector
 from attsvm.training.programs import where
 from attsvm.training.runs import each
+from attsvm.training.types import Scalar, Tree
 
 Number = Any
 """Of a rule: a float for all runs, or a tuple of one per run."""
 Rate = Number | Callable[[Any], Any]
-Tree = Any
 
 
 class Rule(Protocol):
     """What an optimizer does: a frozen record, registered with `numbers`."""
 
     def init(self, params: Tree) -> Tree: ...
-    def update(self, grads: Tree, state: Tree, params: Tree = None, **known: Any) -> tuple[Tree, Tree]: ...
+    def update(self, grads: Tree, state: Tree, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]: ...
 
 
 class Optimizer(optax.GradientTransformationExtraArgs):  # type: ignore[misc]
@@ -74,8 +74,8 @@ def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
             fixed = {n: value for n, value in fields.items() if n not in free}
             return [_as_leaf(fields[n]) for n in free], (tuple(free), tuple(fixed.items()))
 
-        def restore(kept: Any, values: Any) -> Any:
-            free, fixed = kept
+        def restore(structure: Any, values: Any) -> Any:
+            free, fixed = structure
             return rule_type(**dict(zip(free, values, strict=True)), **dict(fixed))
 
         jax.tree_util.register_pytree_node(rule_type, flatten, restore)
@@ -85,7 +85,7 @@ def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
 
 
 class Count(NamedTuple):
-    """Number of updates made; None where no schedule asks for it."""
+    """Number of updates made; None where no schedule needs it."""
 
     updates: Array | None
 
@@ -108,7 +108,7 @@ def one_more(updates: Array) -> Array:
 
 
 def after(updates: Array | None) -> Array | None:
-    """The same where a schedule asks for it."""
+    """The count after one more update, where a schedule needs it."""
     return None if updates is None else one_more(updates)
 
 
@@ -117,11 +117,11 @@ def rate_at(lr: Rate, updates: Array | None) -> Any:
     return lr(updates) if callable(lr) else lr
 
 
-def times(number: Any, tree: Tree) -> Tree:
+def times(number: Scalar, tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: (number * leaf).astype(leaf.dtype), tree)  # a schedule may be wider
 
 
-def decayed(decay: Any, updates: Tree, rate: Any, params: Tree) -> Tree:
+def decayed(decay: Scalar, updates: Tree, rate: Scalar, params: Tree) -> Tree:
     """Less rate · decay of every parameter, whatever the gradient: it never enters the direction."""
     if is_zero(decay):
         return updates
@@ -131,7 +131,7 @@ def decayed(decay: Any, updates: Tree, rate: Any, params: Tree) -> Tree:
 
 
 def is_zero(value: object) -> bool:
-    return isinstance(value, float) and value == 0  # False for a traced number, whose value is not known
+    return isinstance(value, float) and value == 0  # False for a traced number
 
 
 def _as_leaf(value: Any) -> Any:
@@ -181,7 +181,7 @@ class Steepest:
         return _nothing(begin(self.lr), params)
 
     def update(
-        self, grads: Tree, state: Any, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
+        self, grads: Tree, state: Any, params: Tree = None, *, log_scale: Scalar = 0.0, **_: Any
     ) -> tuple[Tree, Count | Averaged]:
         rate, last = rate_at(self.lr, state.updates), jnp.ndim(log_scale) == 1
         if is_zero(self.momentum):
@@ -205,7 +205,7 @@ class Adam:
         return Moments(jnp.zeros((), jnp.int32), *(_nothing(None, params) for _ in range(2)))
 
     def update(
-        self, grads: Tree, state: Moments, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
+        self, grads: Tree, state: Moments, params: Tree = None, *, log_scale: Scalar = 0.0, **_: Any
     ) -> tuple[Tree, Moments]:
         rate, t = rate_at(self.lr, state.updates), one_more(state.updates)
         mean = _average(state.mean, grads, log_scale, self.b1)
@@ -233,7 +233,7 @@ class GradientDescent:
         return Count(begin(self.lr))
 
     def update(
-        self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
+        self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Scalar = 0.0, **_: Any
     ) -> tuple[Tree, Count]:
         rate = rate_at(self.lr, state.updates) * jnp.exp(log_scale)
         return times(-rate, grads), Count(after(state.updates))
@@ -250,7 +250,7 @@ class Mirror:
         return Dual(begin(self.lr), jax.tree.map(lambda w: _signed_power(w, self.p - 1), params))
 
     def update(
-        self, grads: Tree, state: Dual, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
+        self, grads: Tree, state: Dual, params: Tree = None, *, log_scale: Scalar = 0.0, **_: Any
     ) -> tuple[Tree, Dual]:
         if params is None:
             raise ValueError("mirror needs the parameters: call update(grads, state, params).")
@@ -279,7 +279,7 @@ class Polyak:
         state: Count,
         params: Tree = None,
         *,
-        log_scale: Any = 0.0,
+        log_scale: Scalar = 0.0,
         log_excess: Any = None,
         **_: Any,
     ) -> tuple[Tree, Count]:
@@ -304,12 +304,12 @@ class Compositional:
         return Count(begin(self.lr))
 
     def update(
-        self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
+        self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Scalar = 0.0, **_: Any
     ) -> tuple[Tree, Count]:
         last = jnp.ndim(log_scale) == 1
-        own = params if isinstance(params, dict) else {}
-        whole = own.keys() == {"K", "Q"} and getattr(own["K"], "ndim", 0) == 2 + last
-        if not whole:
+        factors = params if isinstance(params, dict) else {}
+        is_pair = factors.keys() == {"K", "Q"} and getattr(factors["K"], "ndim", 0) == 2 + last
+        if not is_pair:
             raise ValueError(
                 "compositional steps need K and Q of one head together. Train KeyQuery(), not separate; of "
                 'several heads MultiHead(count, KeyQuery(), norm="apart").'
@@ -319,13 +319,13 @@ class Compositional:
         moved = times(-rate / 2, steps)
         return decayed(self.decay, moved, rate, params), Count(after(state.updates))
 
-    def _steps(self, grads: Tree, params: Tree, ridge: Any) -> Tree:
+    def _steps(self, grads: Tree, params: Tree, ridge: Scalar) -> Tree:
         K, Q = params["K"], params["Q"]
         return {"K": self._step(grads["K"], Q, ridge), "Q": self._step(grads["Q"], K, ridge)}
 
-    def _step(self, grad: Array, other: Array, ridge: Any) -> Array:
+    def _step(self, grad: Array, factor: Array, ridge: Scalar) -> Array:
         """steepest(∇ C⁻¹) C⁻¹ with C = (other'other + ridge)^½."""
-        _, sigma, Vt = decomposed([other])[0]
+        _, sigma, Vt = decomposed([factor])[0]
         outside = 1 / jnp.sqrt(ridge)  # where no singular vector points
         inverse = outside * jnp.eye(Vt.shape[1]) + (Vt.T * (1 / jnp.sqrt(sigma**2 + ridge) - outside)) @ Vt
         return direction(self.norm, grad @ inverse, False) @ inverse
@@ -340,27 +340,160 @@ def _nothing(updates: Array | None, params: Tree) -> Averaged:
     return Averaged(updates, mantissa, jnp.asarray(-jnp.inf, jax.tree.leaves(mantissa)[0].dtype))
 
 
-def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any, squares: bool = False) -> Averaged:
+def _average(
+    state: Averaged, grads: Tree, log_scale: Scalar, momentum: Scalar, squares: bool = False
+) -> Averaged:
     """momentum · M + (1 − momentum) · g with both in log scale: a raw sum would underflow.
 
     squares: the root of the averaged squares instead. The scale of a gradient of zeros does not count: that
     of a mini-batch may be one, and larger than all others.
     """
-    part = 2 if squares else 1
-    # A maximum, because a kernel (fused.py) knows no "any".
+    degree = 2 if squares else 1
+    # A maximum, because kernels (fused.py) have no "any".
     entries = vector(grads, jnp.ndim(log_scale) == 1)
-    some = where(entries == 0, jnp.zeros_like(entries), 1).max(0) > 0
-    old = state.log_scale + jnp.log(momentum) / part
-    new = where(some, log_scale + jnp.log1p(-momentum) / part, -jnp.inf)
+    nonzero = where(entries == 0, jnp.zeros_like(entries), 1).max(0) > 0
+    old = state.log_scale + jnp.log(momentum) / degree
+    new = where(nonzero, log_scale + jnp.log1p(-momentum) / degree, -jnp.inf)
     top = jnp.maximum(old, new)
     safe = where(top > -jnp.inf, top, 0)
-    before, now = jnp.exp(old - safe), jnp.exp(new - safe)
+    old_share, new_share = jnp.exp(old - safe), jnp.exp(new - safe)
 
     def both(m: Array, g: Array) -> Array:
-        return jnp.hypot(before * m, now * g) if squares else before * m + now * g
+        return jnp.hypot(old_share * m, new_share * g) if squares else old_share * m + new_share * g
 
     return Averaged(after(state.updates), jax.tree.map(both, state.mantissa, grads), top)
 
 
 def _signed_power(x: Array, power: float) -> Array:
     return x if power == 1 else jnp.sign(x) * jnp.abs(x) ** power
+
+
+# ---------------------------------------------------------------------- rules that hold another
+
+
+@numbers()
+@dataclass(frozen=True, repr=False)
+class Foreign:
+    """A rule of optax's, given the gradient at its true scale or its mantissa alone."""
+
+    optimizer: optax.GradientTransformationExtraArgs
+    scaled: bool
+
+    def __repr__(self) -> str:  # saved runs hold it: they must read as in 0.2.0
+        name = "TrueScale" if self.scaled else "ScaleFree"
+        return f"{name}(optimizer={type(self.optimizer).__name__})"
+
+    def init(self, params: Tree) -> Tree:
+        return self.optimizer.init(params)
+
+    def update(
+        self, grads: Tree, state: Tree, params: Tree = None, *, log_scale: Scalar = 0.0, **extra: Any
+    ) -> tuple[Tree, Tree]:
+        if self.scaled:
+            return self.optimizer.update(times(jnp.exp(log_scale), grads), state, params, **extra)
+        # log_scale is passed on, because our rules inside a chain may use it.
+        return self.optimizer.update(grads, state, params, log_scale=log_scale, **extra)
+
+
+@numbers("rule")
+@dataclass(frozen=True)
+class PerBlock:
+    rule: Any
+
+    def init(self, params: Tree) -> Tree:
+        return [self.rule.init(leaf) for leaf in jax.tree.leaves(params)]
+
+    def update(self, grads: Tree, state: Tree, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
+        leaves, shape = jax.tree.flatten(grads)
+        owners = [None] * len(leaves) if params is None else jax.tree.leaves(params)
+        each = [self.rule.update(g, s, w, **extra) for g, s, w in zip(leaves, state, owners, strict=True)]
+        return jax.tree.unflatten(shape, [u for u, _ in each]), [s for _, s in each]
+
+
+@numbers("rule")
+@dataclass(frozen=True)
+class OverHeads:
+    """A rule of arrays with several heads first, and a log scale for each of them (weights.MultiHead)."""
+
+    rule: Any
+    norm: str = "joint"
+
+    def init(self, params: Tree) -> Tree:
+        return (
+            jax.vmap(self.rule.init)(params) if self.norm == "apart" else self.rule.init(self._laid(params))
+        )
+
+    def update(
+        self, grads: Tree, state: Tree, params: Tree = None, *, log_scale: Scalar = 0.0, **extra: Any
+    ) -> tuple[Tree, Tree]:
+        log_scale = jnp.broadcast_to(log_scale, jax.tree.leaves(grads)[0].shape[:1])
+        if self.norm == "apart":
+
+            def of_head(grads: Tree, state: Tree, params: Tree, log_scale: Scalar) -> tuple[Tree, Tree]:
+                return self.rule.update(grads, state, params, log_scale=log_scale, **extra)
+
+            return jax.vmap(of_head)(grads, state, params, log_scale)
+        nonzero = jax.vmap(lambda grads: (vector(grads, False) != 0).any())(grads)
+        top = where(nonzero, log_scale, -jnp.inf).max()
+        top = where(top > -jnp.inf, top, 0)
+        share = where(nonzero, jnp.exp(log_scale - top), 0)
+        grads = jax.tree.map(lambda x: share.reshape(-1, *[1] * (x.ndim - 1)) * x, grads)
+        owners = None if params is None else self._laid(params)
+        updates, state = self.rule.update(self._laid(grads), state, owners, log_scale=top, **extra)
+        return self._back(updates, grads), state
+
+    def _laid(self, tree: Tree) -> Tree:
+        """The heads as arrays of their own, or side by side in one."""
+        if self.norm == "joint":
+            return jax.tree.map(list, tree)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1), tree)
+
+    def _back(self, laid: Tree, like: Tree) -> Tree:
+        leaves, tree = jax.tree.flatten(like)
+        shape: Any = tree
+        pieces = shape.flatten_up_to(laid)
+        if self.norm == "joint":
+            return jax.tree.unflatten(shape, [jnp.stack(piece) for piece in pieces])
+        arrays = [
+            jnp.moveaxis(piece.reshape(*x.shape[1:-1], len(x), x.shape[-1]), -2, 0)
+            for piece, x in zip(pieces, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(shape, arrays)
+
+
+AROUND = (PerBlock, OverHeads)
+"""Rules that hold another."""
+
+
+# ---------------------------------------------------------------------- rules in the training loop
+
+
+def update(
+    rule: Rule, grads: Tree, memory: Tree, params: Tree, last: bool, extra: dict[str, Any]
+) -> tuple[Tree, Tree]:
+    """One update; last: whether the arrays carry runs behind their own axes, over which optax is mapped."""
+
+    def of_one(grads: Tree, memory: Tree, params: Tree, extra: dict[str, Any]) -> tuple[Tree, Tree]:
+        return rule.update(grads, memory, params, **extra)
+
+    updates, memory = each(of_one, last and is_foreign(rule))(grads, memory, params, extra)
+    for new, old in zip(jax.tree.leaves(updates), jax.tree.leaves(params), strict=True):
+        if new.shape != old.shape:  # jnp.add would broadcast it
+            raise ValueError(
+                f"the optimizer's update has shape {new.shape} where what it trains has {old.shape}. "
+                "Return an update for every entry."
+            )
+    return updates, memory
+
+
+def per_run(rule: Any) -> dict[str, int]:
+    """How many runs the numbers of a rule are for, by name, where they are one per run."""
+    if isinstance(rule, AROUND):
+        return per_run(rule.rule)
+    numbers_of_rule = {} if rule is None or is_foreign(rule) else vars(rule)
+    return {name: len(value) for name, value in numbers_of_rule.items() if isinstance(value, tuple)}
+
+
+def is_foreign(rule: Any) -> bool:
+    """Whether a rule is one of optax's, which may use any of the extra arguments."""
+    return is_foreign(rule.rule) if isinstance(rule, AROUND) else isinstance(rule, Foreign)

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from numpy.typing import NDArray
 
-Named = Mapping[str, NDArray[Any]]
+from attsvm.training.types import Arrays, Floats
+
+Named = Mapping[str, Floats]
 
 
 def counts(arrays: Named, axes: Mapping[str, int]) -> dict[str, int]:
@@ -25,18 +26,18 @@ def counts(arrays: Named, axes: Mapping[str, int]) -> dict[str, int]:
     return {name: a.shape[0] for name, a in arrays.items() if a.ndim > axes[name]}
 
 
-def common(found: Mapping[str, int | None]) -> int | None:
+def common(counts: Mapping[str, int | None]) -> int | None:
     """The number of runs that all agree on; None where nothing has a runs axis."""
-    given = {name: count for name, count in found.items() if count is not None}
-    if len(set(given.values())) > 1:
-        raise ValueError(f"the runs axes differ: {given}. Give every array the same number, or none.")
-    for name, count in given.items():
+    present = {name: count for name, count in counts.items() if count is not None}
+    if len(set(present.values())) > 1:
+        raise ValueError(f"the runs axes differ: {present}. Give every array the same number, or none.")
+    for name, count in present.items():
         if count == 0:
             raise ValueError(f"{name} has 0 runs. Pass at least one, or an array without a runs axis.")
-    return next(iter(given.values()), None)
+    return next(iter(present.values()), None)
 
 
-def repeated(arrays: Named, axes: Mapping[str, int], runs: int | None) -> dict[str, NDArray[Any]]:
+def repeated(arrays: Named, axes: Mapping[str, int], runs: int | None) -> Arrays:
     """Every array with the runs axis, shared ones repeated; unchanged without runs."""
     return {
         name: a if runs is None or a.ndim > axes[name] else np.broadcast_to(a, (runs, *a.shape))
@@ -53,7 +54,7 @@ FEWEST_ON_GPU, LONGEST_ON_GPU = 4096, 10
 TALL = 1 << 10
 """Terms of a sum over examples for which a matrix is transposed: then XLA for CPUs takes half the time."""
 IN_KERNEL: Any = object()
-"""A fence that says: this is traced into a kernel (fused.py), which has no products but elementwise ones."""
+"""The fence of arrays that are traced into a kernel (fused.py), which has elementwise products only."""
 
 
 barrier: Any = lax.optimization_barrier
@@ -81,30 +82,30 @@ def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Arra
 
     def total(a: Array, b: Array) -> Array:
         count = a.shape[of_a.index(summed)]
-        found = term(a, of_a, 0) * term(b, of_b, 0)
+        partial_sum = term(a, of_a, 0) * term(b, of_b, 0)
         for i in range(1, count):
-            found = found + term(a, of_a, i) * term(b, of_b, i)
-        return found
+            partial_sum = partial_sum + term(a, of_a, i) * term(b, of_b, i)
+        return partial_sum
 
     return fenced(fence, total, a, b)
 
 
-def fenced(fence: Array | None, function: Callable[..., Any], *given: Any) -> Any:
-    """The function's value, computed once and not again by whoever uses it."""
+def fenced(fence: Array | None, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function's value, computed once and not again at every use."""
     if fence is None:
-        return barrier(function(*given))  # which XLA for CPUs takes away
-    shapes = jax.eval_shape(function, *given)
+        return barrier(function(*arguments))  # which XLA for CPUs takes away
+    shapes = jax.eval_shape(function, *arguments)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return lax.cond(fence, function, lambda *_: nothing, *given)
+    return lax.cond(fence, function, lambda *_: nothing, *arguments)
 
 
 def _broadcast_and_summed(a: tuple[Array, str], b: tuple[Array, str], summed: str) -> Array:
     # In this order of the letters a kernel's threads exchange the fewest numbers: a quarter less time.
     letters = "".join(dict.fromkeys(a[1] + b[1]))
 
-    def wide(x: Array, own: str) -> Array:
-        x = jnp.transpose(x, sorted(range(x.ndim), key=lambda i: letters.index(own[i])))
-        return jnp.expand_dims(x, [k for k, letter in enumerate(letters) if letter not in own])
+    def wide(x: Array, axes: str) -> Array:
+        x = jnp.transpose(x, sorted(range(x.ndim), key=lambda i: letters.index(axes[i])))
+        return jnp.expand_dims(x, [k for k, letter in enumerate(letters) if letter not in axes])
 
     return (wide(*a) * wide(*b)).sum(letters.index(summed))
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
-from attsvm.training.combinators import AROUND
-from attsvm.training.rules import LAST, Rate, Rule
+from attsvm.training.rules import AROUND, LAST, Rate, Rule
+from attsvm.training.types import Floats
 
 
 class Rates(NamedTuple):
@@ -37,7 +36,7 @@ def written_out(rule: Any, first: int, count: int) -> Any:
     return replace(rule, lr=Rates(rates_at(rule.lr, steps)))
 
 
-def rates_at(schedule: Callable[[Any], Any], steps: NDArray[Any]) -> NDArray[Any]:
+def rates_at(schedule: Callable[[Any], Any], steps: Floats) -> Floats:
     """The learning rates of a schedule at many steps (k,)."""
     # Not compiled as a whole: its operations are the same for every schedule of a kind.
     try:

@@ -11,14 +11,24 @@ from jax import Array
 from numpy.typing import NDArray
 
 from attsvm.training.data import Data
-from attsvm.training.descent import Descent, begin
 from attsvm.training.prediction_heads import Head, Linear
-from attsvm.training.radius import TOLERANCE, Answer, Cone, Problem, Region, best_head, best_weight
+from attsvm.training.radius import (
+    TOLERANCE,
+    Answer,
+    Cone,
+    Descent,
+    Problem,
+    Region,
+    begin,
+    best_head,
+    best_weight,
+)
 from attsvm.training.segments import Interrupted, Segments
+from attsvm.training.types import Arrays, Flags, Floats, Scalar, Tree
 from attsvm.training.weights import Params
 
 STEPS, FEW_STEPS = 100_000, 5_000
-"""Limits for a start, and for a fresh one, which goes on only if it is the best by then."""
+"""Limits of steps for a start, and for a fresh one, which continues beyond only if it is the best by then."""
 ROUNDS = 100
 """Rounds of the joint problem: head, weight, head, …"""
 RATIO = 4.0
@@ -36,17 +46,17 @@ SWITCH = 1e-3
 class Pair(NamedTuple):
     """Params (runs, …) in the unit ball and a head v (runs, c) of length one; present: in which runs."""
 
-    params: dict[str, NDArray[Any]]
-    v: NDArray[Any]
-    present: NDArray[np.bool_]
+    params: Arrays
+    v: Floats
+    present: Flags
 
 
 class Search(NamedTuple):
     """A problem and its starts; head, scores and params carry (runs, starts) first, scale (runs, 1).
 
     scale: a radius in the units of `data` is scale · R; largest: where radii end.
-    draws: begins the random params again, of which the first are those of `begun`: fresh starts are the same
-    at every radius, whatever was solved before. origin: the head as it was passed.
+    draws: begins the random params again, of which the first are those of `initial`: fresh starts are the
+    same at every radius, whatever was solved before. origin: the head as it was passed.
     pair: the last start begins at a head and a weight that are known to be good, each at length one.
     guide: the last start is the guide. It sees the score 1 for the best tokens and 0 for the others:
     that problem has no other limit than the best tokens (the first paper's global theorem, equal
@@ -60,27 +70,29 @@ class Search(NamedTuple):
     params: Params
     cone: Cone | None  # with the norm itself as `inner`
     guide: bool
-    scale: NDArray[Any]
-    largest: NDArray[Any]
+    scale: Floats
+    largest: Floats
     draws: Callable[[], Iterator[Params]]
     origin: Head
     watch: Segments
     pair: Pair | None = None
 
-    def solve(self, radius: Any, head_radius: Any = 1.0, limit: int = STEPS, still: Any = False) -> Answer:
-        """The point that every start reaches at its radius, a number or (runs, starts); still: who rests."""
+    def solve(
+        self, radius: Scalar, head_radius: Scalar = 1.0, limit: int = STEPS, still: Scalar = False
+    ) -> Answer:
+        """The point that every start reaches at its radius, a number or (runs, starts); still: which rest."""
         region, still = self._region(radius, head_radius), np.broadcast_to(still, self.batch)
         if self.problem.joint:
             return self._ranked(self._together(region, limit, still))
         return self._ranked(self._weight(region, self.head, self.params, limit, still))
 
-    def begun(self, head_radius: Any) -> Search:
-        """The search before its first step."""
+    def initial(self, head_radius: Scalar) -> Search:
+        """The search before its first step, with random params."""
         params, head = next(self.draws()), self.origin
         if self.pair is not None:
-            there = (self.pair.params, Linear(head_radius * self.pair.v))
+            at_pair = (self.pair.params, Linear(head_radius * self.pair.v))
             last = self.pair.present[:, None] & (np.arange(self.batch[1]) == self.batch[1] - 1)
-            params, head = where(last, jax.tree.map(lambda x: x[:, None], there), (params, head))
+            params, head = where(last, jax.tree.map(lambda x: x[:, None], at_pair), (params, head))
         return self._replace(params=params, head=head)
 
     @property
@@ -88,21 +100,23 @@ class Search(NamedTuple):
         """How many of them are random: not the guide, and not the pair."""
         return self.batch[1] - self.guide - (self.pair is not None)
 
-    def chosen(self, radius: Any, head_radius: Any, answer: Answer) -> Search:
+    def restarted(self, radius: Scalar, head_radius: Scalar, answer: Answer) -> Search:
         """The search from other starts: each the best of some random ones, the second one from the guide.
 
-        answer: that of the search as it began, which knows where the guide is.
+        answer: of the search before its first step, which holds the guide.
         """
-        parts = (self.head, self.scores, self._region(radius, head_radius), begin(self.params))
-        head, scores, region, state = jax.device_put(parts)
-        chosen, least = answer.params, np.full(self.batch, np.inf)
+        arrays = (self.head, self.scores, self._region(radius, head_radius), begin(self.params))
+        head, scores, region, state = jax.device_put(arrays)
+        best, least = answer.params, np.full(self.batch, np.inf)
         stop: Any = 0  # no step: the loss of a candidate is all
         for _, params in zip(range(CANDIDATES + 1), self.draws(), strict=False):
-            there = best_weight(self.problem, self.data, head, scores, region, state._replace(x=params), stop)
-            rank = self._ranks(there[1])
-            chosen, least = where(rank < least, params, chosen), np.fmin(rank, least)
+            candidate = best_weight(
+                self.problem, self.data, head, scores, region, state._replace(x=params), stop
+            )
+            rank = self._ranks(candidate[1])
+            best, least = where(rank < least, params, best), np.fmin(rank, least)
             self._took(0)
-        return self._replace(params=self._from_guide(chosen))
+        return self._replace(params=self._from_guide(best))
 
     def moved(self, answer: Answer, best: Answer) -> Search:
         """Ready for the next radius: the starts where they arrived.
@@ -123,18 +137,18 @@ class Search(NamedTuple):
     def batch(self) -> tuple[int, ...]:
         return tuple(next(iter(self.params.values())).shape[:2])
 
-    def _region(self, radius: Any, head_radius: Any) -> Region:
-        one, cone = np.ones(self.batch), self.cone
+    def _region(self, radius: Scalar, head_radius: Scalar) -> Region:
+        ones, cone = np.ones(self.batch), self.cone
         if cone is not None:
             cone = cone._replace(inner=cone.inner / radius)
-        return Region(radius * self.scale * one, head_radius * one, cone)
+        return Region(radius * self.scale * ones, head_radius * ones, cone)
 
     def _ranked(self, answer: Answer) -> Answer:
         # NumPy from here on: JAX would compile each of these small operations on its own.
         return jax.tree.map(np.asarray, answer)._replace(rank=self._ranks(answer))
 
     def _ranks(self, answer: Answer) -> Any:
-        """Who is best: not a start that got lost, and not the guide."""
+        """The ranks, ∞ for a start that diverged and for the guide."""
         rank = np.array(answer.rank)
         rank[np.isnan(rank)] = np.inf
         if self.guide:
@@ -147,24 +161,24 @@ class Search(NamedTuple):
         """Call until every start is stationary, in segments; Ctrl-C ends it between two of them."""
         stop = 0
         while True:
-            before, stop = stop, min(stop + self.watch.steps, limit)
-            state, more = go_on(state, stop)
-            self._took(int(np.asarray(state.taken).max()) - before)
+            last_stop, stop = stop, min(stop + self.watch.steps, limit)
+            state, result = go_on(state, stop)
+            self._took(int(np.asarray(state.taken).max()) - last_stop)
             if stop == limit or np.asarray(state.stationary).all():
-                return state, more
+                return state, result
 
     def _took(self, steps: int) -> None:
         self.watch.took(steps)
         if self.watch.pressed:
             raise Interrupted(None)
 
-    def _weight(self, region: Region, head: Head, params: Params, limit: int, still: Any) -> Answer:
+    def _weight(self, region: Region, head: Head, params: Params, limit: int, still: Scalar) -> Answer:
         def go_on(state: Descent, stop: Any) -> tuple[Descent, Answer]:
             return best_weight(self.problem, self.data, head, self.scores, region, state, stop)
 
         return jax.tree.map(np.asarray, self._steps(go_on, begin(params, still), limit)[1])
 
-    def _together(self, region: Region, limit: int, still: Any) -> Answer:
+    def _together(self, region: Region, limit: int, still: Scalar) -> Answer:
         """min L(v, W) over ‖v‖ ≤ r, N(W) ≤ R, block by block until the head stays where it is.
 
         The constraints do not couple the blocks, so a point that is best in each is stationary in both.
@@ -181,9 +195,9 @@ class Search(NamedTuple):
 
             state, _ = self._steps(go_on, begin({"v": v}, ~moving), limit)
             new = np.asarray(state.x["v"])
-            found = self._weight(region, Linear(new * radius), params, limit, ~moving)
-            found = found._replace(stationary=found.stationary & np.asarray(state.stationary))
-            answer = where(moving, found, answer)
+            candidate = self._weight(region, Linear(new * radius), params, limit, ~moving)
+            candidate = candidate._replace(stationary=candidate.stationary & np.asarray(state.stationary))
+            answer = where(moving, candidate, answer)
             far, v = np.abs(new - v).max(-1) > 10 * TOLERANCE, np.where(moving[..., None], new, v)
             moving = moving & far
             if not moving.any():
@@ -198,33 +212,33 @@ class Found(NamedTuple):
     """
 
     answer: Answer
-    radius: NDArray[Any]
+    radius: Floats
     agreed: NDArray[np.intp]
-    paired: NDArray[np.bool_]
+    paired: Flags
 
 
-def follow(search: Search, radii: NDArray[Any], head_radii: NDArray[Any] | None) -> Iterator[Found]:
+def follow(search: Search, radii: Floats, head_radii: Floats | None) -> Iterator[Found]:
     """The best of all starts at every radius: those that come from the radius before, and fresh ones.
 
     The fresh ones do not depend on the radii before, so that a path is nowhere worse than its radius alone.
     """
     answer: Answer | None = None
-    for radius, head_radius, wanted in _ladder(radii, head_radii):
+    for radius, head_radius, recorded in _ladder(radii, head_radii):
         if answer is not None:
             answer = search.solve(radius, head_radius)
-        if wanted:
-            answer, same = _refreshed(search, answer, radius, head_radius)
+        if recorded:
+            answer, agreeing = _refreshed(search, answer, radius, head_radius)
         assert answer is not None  # the first radius is wanted
         best = at(answer, np.argmin(answer.rank, axis=1))
         search = search.moved(answer, best)
-        if wanted:
-            yield record_of(search, best, np.full(len(same), radius), same)
+        if recorded:
+            yield record_of(search, best, np.full(len(agreeing), radius), agreeing)
 
 
-def record_of(search: Search, best: Answer, radius: NDArray[Any], same: NDArray[np.bool_]) -> Found:
+def record_of(search: Search, best: Answer, radius: Floats, agreeing: Flags) -> Found:
     """The record of a radius; same (runs, starts): which fresh starts found the best."""
-    paired = same[:, -1] if search.pair is not None else np.zeros(len(same), bool)
-    return Found(best, radius, same[:, : search.starts].sum(1), paired)
+    paired = agreeing[:, -1] if search.pair is not None else np.zeros(len(agreeing), bool)
+    return Found(best, radius, agreeing[:, : search.starts].sum(1), paired)
 
 
 def _refreshed(
@@ -232,7 +246,7 @@ def _refreshed(
 ) -> tuple[Answer, Any]:
     """The better of an answer and of fresh starts, start by start, and which fresh ones found the best."""
 
-    def solve(search: Search, at_radius: Any) -> tuple[Answer, Any]:
+    def solve(search: Search, at_radius: Scalar) -> tuple[Answer, Any]:
         return search.solve(at_radius, head_radius, FEW_STEPS), at_radius
 
     fresh, _ = fresh_answers(search, solve, radius, head_radius)
@@ -243,27 +257,29 @@ def _refreshed(
         with np.errstate(invalid="ignore"):  # two excesses of zero are one place: −∞ − −∞ is not above
             hurried &= np.abs(fresh.rank - least) > agreement(fresh)
     if hurried.any():
-        again = search._replace(params=fresh.params, head=fresh.head)
-        fresh = where(hurried, again.solve(radius, head_radius, still=~hurried), fresh)
-    better, same = compared(fresh if answer is None else answer, fresh)
-    return (fresh if answer is None else where(better, fresh, answer)), same
+        continued = search._replace(params=fresh.params, head=fresh.head)
+        fresh = where(hurried, continued.solve(radius, head_radius, still=~hurried), fresh)
+    better, agreeing = compared(fresh if answer is None else answer, fresh)
+    return (fresh if answer is None else where(better, fresh, answer)), agreeing
 
 
 def fresh_answers(
     search: Search,
     solve: Callable[[Search, Any], tuple[Answer, Any]],
-    radius: Any,
-    head_radius: Any = 1.0,
+    radius: Scalar,
+    head_radius: Scalar = 1.0,
 ) -> tuple[Answer, Any]:
     """What fresh starts find, start by start the better of two, with its radius: the same in every path.
 
     The first begin at zero and at random, as a path does; the others at the best of many random weights. The
     latter find deep valleys but mostly the same one, the former any.
     """
-    begun = search.begun(head_radius)
-    one = solve(begun, radius)
-    two = solve(begun.chosen(one[1], head_radius, one[0]), one[1])
-    better: tuple[Answer, Any] = where(np.asarray(two[0].rank < one[0].rank), two, one)
+    initial = search.initial(head_radius)
+    from_anywhere = solve(initial, radius)
+    from_best = solve(initial.restarted(from_anywhere[1], head_radius, from_anywhere[0]), from_anywhere[1])
+    better: tuple[Answer, Any] = where(
+        np.asarray(from_best[0].rank < from_anywhere[0].rank), from_best, from_anywhere
+    )
     return better
 
 
@@ -272,7 +288,7 @@ def agreement(answer: Answer) -> float:
     return AGREEMENT if isinstance(answer.head, Linear) else LOSS_AGREEMENT
 
 
-def compared(followed: Answer, fresh: Answer) -> tuple[Any, NDArray[np.bool_]]:
+def compared(followed: Answer, fresh: Answer) -> tuple[Any, Flags]:
     """Which fresh starts are better (runs, starts), and which of them agree with the best."""
     tolerance = agreement(fresh)
     old, new = np.asarray(followed.rank), np.asarray(fresh.rank)
@@ -282,18 +298,18 @@ def compared(followed: Answer, fresh: Answer) -> tuple[Any, NDArray[np.bool_]]:
     return better, (new < np.inf) & (new <= least + tolerance)
 
 
-def at(tree: Any, start: NDArray[np.intp]) -> Any:
+def at(tree: Tree, start: NDArray[np.intp]) -> Any:
     """One start of every run."""
     return jax.tree.map(lambda x: x[np.arange(len(start)), start], tree)
 
 
-def where(mask: NDArray[np.bool_], new: Any, old: Any) -> Any:
-    """Leaf by leaf, the new one where the mask (runs, starts) says so."""
+def where(mask: Flags, new: Any, old: Any) -> Any:
+    """Leaf by leaf, the new value where the mask (runs, starts) is True."""
 
-    def chosen(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    def of_leaf(x: Floats, y: Floats) -> Floats:
         return np.where(mask.reshape(mask.shape + (1,) * (np.ndim(y) - 2)), x, y)
 
-    return jax.tree.map(chosen, new, old)
+    return jax.tree.map(of_leaf, new, old)
 
 
 # ---------------------------------------------------------------------- ridges
@@ -305,7 +321,7 @@ JUMP = 1e-6
 TRIALS = 200
 
 
-def follow_ridges(search: Search, ridges: NDArray[Any]) -> Iterator[Found]:
+def follow_ridges(search: Search, ridges: Floats) -> Iterator[Found]:
     """The best of all starts for every ridge, in decreasing order.
 
     Stationarity of L + λN²/2 is −∇L ∈ λ N ∂N: the W_R at which N*(∇L(W_R)) = λR. Every start finds its
@@ -315,21 +331,21 @@ def follow_ridges(search: Search, ridges: NDArray[Any]) -> Iterator[Found]:
     radius = origin
     for k, strength in enumerate(ridges):
 
-        def solve(search: Search, radius: Any, strength: float = strength) -> tuple[Answer, Any]:
+        def solve(search: Search, radius: Scalar, strength: float = strength) -> tuple[Answer, Any]:
             return _at_ridge(search, strength, radius)
 
         fresh = fresh_answers(search, solve, origin)
         followed = solve(search, radius) if k else fresh
-        better, same = compared(followed[0], fresh[0])
+        better, agreeing = compared(followed[0], fresh[0])
         answer, radius = where(better, fresh, followed)
         best, radius[:, 0] = at((answer, radius), np.argmin(answer.rank, axis=1))
-        yield record_of(search, best, radius[:, 0].copy(), same)
+        yield record_of(search, best, radius[:, 0].copy(), agreeing)
         if search.guide:
             radius[:, 1] = radius[:, -1]
         search = search.moved(answer, best)
 
 
-def _at_ridge(search: Search, strength: float, radius: NDArray[Any]) -> tuple[Answer, NDArray[Any]]:
+def _at_ridge(search: Search, strength: float, radius: Floats) -> tuple[Answer, Floats]:
     """The radius of every start, by false position on log N*(∇L) − log R − log λ, which falls with R.
 
     The rank of the answer is that of L + λR²/2.
@@ -338,16 +354,16 @@ def _at_ridge(search: Search, strength: float, radius: NDArray[Any]) -> tuple[An
     for _ in range(TRIALS):
         answer = search.solve(radius)
         value = answer.log_pull + np.log(search.scale) - np.log(radius) - np.log(strength)
-        done = bracket.narrow(radius, value)
-        if done.all():
+        solved = bracket.narrow(radius, value)
+        if solved.all():
             break
         search = search._replace(params=answer.params)
-        radius = np.where(done, radius, np.minimum(bracket.middle(), search.largest))
+        radius = np.where(solved, radius, np.minimum(bracket.middle(), search.largest))
     penalty = np.log(strength / 2) + 2 * np.log(radius)
     in_logs = search.scores is not None  # then the rank is log(L − L*), else L
     rank = np.logaddexp(answer.rank, penalty) if in_logs else answer.rank + np.exp(penalty)
-    found = answer.stationary & (np.abs(value) <= JUMP)
-    return answer._replace(stationary=found, rank=rank), radius
+    stationary = answer.stationary & (np.abs(value) <= JUMP)
+    return answer._replace(stationary=stationary, rank=rank), radius
 
 
 class _Bracket:
@@ -358,8 +374,8 @@ class _Bracket:
         self.low_value, self.high_value = np.full(shape, np.inf), np.full(shape, -np.inf)
         self.side = np.zeros(shape)
 
-    def narrow(self, radius: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
-        """Take in new values; True where the root is known."""
+    def narrow(self, radius: Floats, value: Floats) -> Floats:
+        """Narrow by new values; True where the root is found."""
         short = value > 0
         # Two moves of one end in a row: halve the value of the other, or it would never move.
         self.high_value = np.where(short & (self.side > 0), self.high_value / 2, self.high_value)
@@ -369,7 +385,7 @@ class _Bracket:
         self.side = np.where(short, 1, -1)
         return (np.abs(value) <= ACCURACY) | (self.high - self.low <= ACCURACY * self.low)
 
-    def middle(self) -> NDArray[Any]:
+    def middle(self) -> Floats:
         """The next radius: twice or half the known one, then false position."""
         both = np.isfinite(self.low_value) & np.isfinite(self.high_value)
         rise, fall = np.where(both, self.low_value, 1), np.where(both, -self.high_value, 1)
@@ -382,7 +398,7 @@ class _Bracket:
 # ---------------------------------------------------------------------- details
 
 
-def _ladder(radii: NDArray[Any], head_radii: NDArray[Any] | None) -> Iterator[tuple[float, float, bool]]:
+def _ladder(radii: Floats, head_radii: Floats | None) -> Iterator[tuple[float, float, bool]]:
     """The radii and, between distant ones, rungs that are solved but not recorded."""
     heads = np.ones_like(radii) if head_radii is None else head_radii
     yield radii[0], heads[0], True
@@ -396,8 +412,8 @@ def _ladder(radii: NDArray[Any], head_radii: NDArray[Any] | None) -> Iterator[tu
             yield radii[k] if last else between[0][j], heads[k] if last else between[1][j], last
 
 
-def _put(tree: Any, start: int, value: Any) -> Any:
-    def placed(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+def _put(tree: Tree, start: int, value: Any) -> Any:
+    def placed(x: Floats, y: Floats) -> Floats:
         x = x.copy()
         x[:, start] = y
         return x

@@ -21,7 +21,7 @@ from attsvm.training.compilation import backend
 SEGMENT = 0.25
 """Seconds that a compiled call should last: nothing can interrupt it."""
 GROWTH = 16
-"""Largest growth of the steps of one call: the time of a short one says little about a long one."""
+"""Largest growth of the steps of one call: a short call predicts the time of a long one badly."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -76,8 +76,8 @@ class Segments:
     runs on while Python ends. A second Ctrl-C does not wait.
     """
 
-    def __init__(self, what: str, total: float, first: int) -> None:
-        self.what, self.steps = what, first
+    def __init__(self, label: str, total: float, first: int) -> None:
+        self.what, self.steps = label, first
         self.by_hand, self.paused, self.done = False, False, 0.0
         self._last = time.perf_counter()
         self._pause = self._last + _pause.get()

@@ -39,8 +39,8 @@ def asks(optimizer: str) -> tuple[str, ...]:
     """The options that it takes; a name that people know otherwise is answered with ours."""
     if optimizer in MEANT:
         raise BadOption(f"no optimizer {optimizer!r}: here it is {MEANT[optimizer]}.")
-    known: tuple[str, ...] = look_up("optimizer", optimizer, ASKS)
-    return known
+    options: tuple[str, ...] = look_up("optimizer", optimizer, ASKS)
+    return options
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Settings:
             "diagonal": lambda: weights.Diagonal(self.depth),
             "diagonal_kq": lambda: weights.DiagonalKeyQuery(self.separate),
         }
-        known = {name: getattr(losses, name) for name in ("logistic", "exponential", "correlation")}
+        known_losses = {name: getattr(losses, name) for name in ("logistic", "exponential", "correlation")}
         weight = look_up("weight", self.weight, kinds)()
         if self.heads:
             look_up("across", self.across, dict.fromkeys(weights.ACROSS))
@@ -113,7 +113,7 @@ class Settings:
             "optimizer": rule(),
             "train_head": rule() if self.train_head else None,
             "weight": weight,
-            "loss": look_up("loss", self.loss, known),
+            "loss": look_up("loss", self.loss, known_losses),
             "steps": self.steps,
             "batch": self.batch or None,
         }
@@ -121,8 +121,8 @@ class Settings:
     def _compositional(self) -> Any:
         from attsvm.training.optimizers import compositional
 
-        apart = not self.heads or self.across == "apart"
-        if self.weight != "kq" or self.separate or not apart:
+        single_heads = not self.heads or self.across == "apart"
+        if self.weight != "kq" or self.separate or not single_heads:
             raise BadOption(
                 "compositional steps need K and Q of one head together. Pass the weight kq, not separate, "
                 "and across apart where there are several heads."
@@ -130,8 +130,8 @@ class Settings:
         return compositional(self.lr, norm=norm_of(self.norm), decay=self.decay)
 
 
-def _exponent(word: str) -> float:
-    norm = norm_of(word)
+def _exponent(name: str) -> float:
+    norm = norm_of(name)
     if capabilities_of(norm).acts_on != "entries":
         raise BadOption(
             f"mirror descent has an entrywise norm, not the {norm} one. Pass the norm lp:P, P > 1."

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from attsvm.data.tokens import Tokens
 from attsvm.numbers.files import memory
@@ -20,6 +19,7 @@ from attsvm.training.plan import Outcome, Plan, State
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.segments import Segments
 from attsvm.training.sums import Needed, Sums
+from attsvm.training.types import Steps
 
 if TYPE_CHECKING:
     from attsvm.training.driver import Convergence
@@ -39,7 +39,7 @@ def run(
     plan: Plan,
     tokens: Tokens,
     state: State,
-    recorded: NDArray[np.int64],
+    recorded: Steps,
     taken: int,
     segments: Segments,
     convergence: Convergence,
@@ -123,8 +123,8 @@ def _summed(needed: Needed, plan: Plan, examples: Iterator[Data], state: State) 
     sums: Any = None
     for chunk in examples:
         of_chunk = engine.sums_over(needed, model, jax.device_put(chunk), state.params, state.head)
-        before, sums = sums, of_chunk if sums is None else engine.sums_together(model.runs, sums, of_chunk)
-        jax.block_until_ready(before)  # type: ignore[no-untyped-call]  # one chunk ahead, no more
+        previous, sums = sums, of_chunk if sums is None else engine.sums_together(model.runs, sums, of_chunk)
+        jax.block_until_ready(previous)  # type: ignore[no-untyped-call]  # one chunk ahead, no more
     return sums
 
 

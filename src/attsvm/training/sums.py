@@ -1,4 +1,4 @@
-"""What a step needs of the examples: sums over them, which are looked at all at once or block by block.
+"""The sums over the examples that a step needs, computed of all at once or block by block.
 
 A block of keys is read from the memory once and used twice; keys in half or single precision are widened one
 block at a time. Of data larger than the memory (streaming.py) sums over chunks are added: each carries its
@@ -32,7 +32,7 @@ class Needed(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The sums that were asked for, None in the place of the others."""
+    """The sums that are needed, None in place of the others."""
 
     slope: Scaled | None
     pull: Scaled | None
@@ -40,10 +40,10 @@ class Sums(NamedTuple):
     log_excess: Array | None
 
 
-class Seen(NamedTuple):
-    """What is known of each example: attention, what the head reads; in blocks, pull and attended value."""
+class Readout(NamedTuple):
+    """Of each example: attention, what the head reads; in blocks, also pull and attended value."""
 
-    look: Attention
+    softmax: Attention
     reading: Reading
     pulled: Scaled | None
     attended: Array | None
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 def over_examples(
     needed: Needed, loss: Loss, data: Data, W: Array, head: Head, scores: Array | None, block: int | None
 ) -> Sums:
-    """The sums over all examples; block: how many are looked at in turn, None for all at once.
+    """The sums over all examples; block: how many are computed in turn, None for all at once.
 
     A block of keys that a core's cache holds is read from the memory once, for logits and for pulls.
     Several heads (W, values and scores with the heads first) each attend by themselves; what they have in
@@ -60,30 +60,32 @@ def over_examples(
     """
     if block is None or block >= data.labels.shape[0]:
         data = widened(data, W.dtype)
-        seen = over_heads(partial(_seen, data), head)(W, head, scores)
+        readout = over_heads(partial(_readout, data), head)(W, head, scores)
     else:
-        seen = _seen_in_blocks(needed, data, W, head, scores, block)
-    margin = _of_all_heads(seen.reading.margin, head)
+        readout = _readout_in_blocks(needed, data, W, head, scores, block)
+    margin = _of_all_heads(readout.reading.margin, head)
 
-    def slope(seen: Seen) -> Scaled:
-        return attention.gradient(data, seen.look, seen.reading._replace(margin=margin), loss, seen.pulled)
+    def slope(readout: Readout) -> Scaled:
+        return attention.gradient(
+            data, readout.softmax, readout.reading._replace(margin=margin), loss, readout.pulled
+        )
 
-    def pull(seen: Seen) -> Scaled:
-        reading = seen.reading._replace(margin=margin)
-        return attention.head_gradient(data, seen.look, reading, loss, seen.attended)
+    def pull(readout: Readout) -> Scaled:
+        reading = readout.reading._replace(margin=margin)
+        return attention.head_gradient(data, readout.softmax, reading, loss, readout.attended)
 
     return Sums(
-        over_heads(slope, head)(seen) if needed.slope else None,
-        over_heads(pull, head)(seen) if needed.pull else None,
+        over_heads(slope, head)(readout) if needed.slope else None,
+        over_heads(pull, head)(readout) if needed.pull else None,
         attention.mean_loss(data, margin, loss) if needed.loss else None,
-        _log_excess(data, seen, head, loss) if needed.excess else None,
+        _log_excess(data, readout, head, loss) if needed.excess else None,
     )
 
 
-def _log_excess(data: Data, seen: Seen, head: Head, loss: Loss) -> Array:
+def _log_excess(data: Data, readout: Readout, head: Head, loss: Loss) -> Array:
     if not isinstance(head, (Linear, SquaredError)):
-        return jnp.full(seen.reading.margin.shape[1:], jnp.nan, seen.reading.margin.dtype)
-    best, log_drop = over_heads(partial(attention.drops, data), head)(seen.look, seen.reading)
+        return jnp.full(readout.reading.margin.shape[1:], jnp.nan, readout.reading.margin.dtype)
+    best, log_drop = over_heads(partial(attention.drops, data), head)(readout.softmax, readout.reading)
     if isinstance(head, LinearHeads):
         log_drop = jax.nn.logsumexp(log_drop, axis=0)
     return attention.log_excess(data, _of_all_heads(best, head), log_drop, loss)
@@ -93,69 +95,73 @@ def _of_all_heads(each: Array, head: Head) -> Array:
     return each.sum(0) if isinstance(head, LinearHeads) else each
 
 
-def _seen(data: Data, W: Array, head: Head, scores: Array | None) -> Seen:
+def _readout(data: Data, W: Array, head: Head, scores: Array | None) -> Readout:
     scores = attention.known_scores(data, head, scores)
-    look = attention.attend(data, W, scores=scores)
-    return Seen(look, attention.read(data, look, head, scores), None, None)
+    softmax = attention.attend(data, W, scores=scores)
+    return Readout(softmax, attention.read(data, softmax, head, scores), None, None)
 
 
-def _seen_in_blocks(
+def _readout_in_blocks(
     needed: Needed, data: Data, W: Array, head: Head, scores: Array | None, block: int
-) -> Seen:
+) -> Readout:
     several = isinstance(head, LinearHeads)
 
-    def looked(data: Data, directions: Array, scores: Array | None) -> Seen:
+    def looked(data: Data, directions: Array, scores: Array | None) -> Readout:
         if not several:
             return _looked(needed, data, directions, head, scores)
-        one = jax.vmap(partial(_looked, needed, data), in_axes=(1, 0, 1), out_axes=1)
-        return one(directions, head, scores)
+        of_heads = jax.vmap(partial(_looked, needed, data), in_axes=(1, 0, 1), out_axes=1)
+        return of_heads(directions, head, scores)
 
-    given = over_heads(partial(attention.directions, data), head)(W), scores
+    arrays = over_heads(partial(attention.directions, data), head)(W), scores
     if several:  # blocks are cut along the first axis
-        given = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), given)
-    seen: Seen = in_blocks(looked, data.labels.shape[0], block, data, *given)
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), seen) if several else seen
+        arrays = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), arrays)
+    readout: Readout = in_blocks(looked, data.labels.shape[0], block, data, *arrays)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), readout) if several else readout
 
 
-def in_blocks(function: Callable[..., Any], n: int, block: int, *given: Any) -> Any:
+def in_blocks(function: Callable[..., Any], n: int, block: int, *arrays: Any) -> Any:
     """A function of n examples, which are the first axis of all arrays, computed in blocks of them."""
 
     def cut(begin: Any) -> Any:
-        return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, begin, block), given)
+        return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, begin, block), arrays)
 
     def filled(i: Any, room: Any) -> Any:
         begin = jnp.minimum(i * block, n - block)  # the last block is as long as the others
-        found = function(*cut(begin))
+        values = function(*cut(begin))
         put = partial(lax.dynamic_update_slice_in_dim, start_index=begin, axis=0)
-        return jax.tree.map(put, room, found)
+        return jax.tree.map(put, room, values)
 
     shapes = jax.eval_shape(function, *cut(0))
     room = jax.tree.map(lambda x: jnp.zeros((n, *x.shape[1:]), x.dtype), shapes)
     return lax.fori_loop(0, -(-n // block), filled, room)
 
 
-def _looked(needed: Needed, data: Data, directions: Array, head: Head, scores: Array | None) -> Seen:
+def _looked(needed: Needed, data: Data, directions: Array, head: Head, scores: Array | None) -> Readout:
     data = widened(data, directions.dtype)
     scores = attention.known_scores(data, head, scores)
-    look = attention.attend_along(data, directions, scores=scores)
-    reading = attention.read(data, look, head, scores)
-    return Seen(
-        look._replace(pulling=None),
+    softmax = attention.attend_along(data, directions, scores=scores)
+    reading = attention.read(data, softmax, head, scores)
+    return Readout(
+        softmax._replace(pulling=None),
         reading,
-        attention.pulls(data, look, reading) if needed.slope else None,
-        attention.pooled(data, look) if needed.pull else None,
+        attention.pulls(data, softmax, reading) if needed.slope else None,
+        attention.pooled(data, softmax) if needed.pull else None,
     )
 
 
-def added(one: Sums, other: Sums) -> Sums:
+def added(left_sums: Sums, right_sums: Sums) -> Sums:
     def scaled(a: Scaled, b: Scaled) -> Scaled:  # with a scale for each of several heads
         return (jax.vmap(attention.added) if a.log_scale.ndim else attention.added)(a, b)
 
     return Sums(
-        None if one.slope is None or other.slope is None else scaled(one.slope, other.slope),
-        None if one.pull is None or other.pull is None else scaled(one.pull, other.pull),
-        None if one.loss is None or other.loss is None else one.loss + other.loss,
         None
-        if one.log_excess is None or other.log_excess is None
-        else jnp.logaddexp(one.log_excess, other.log_excess),
+        if left_sums.slope is None or right_sums.slope is None
+        else scaled(left_sums.slope, right_sums.slope),
+        None
+        if left_sums.pull is None or right_sums.pull is None
+        else scaled(left_sums.pull, right_sums.pull),
+        None if left_sums.loss is None or right_sums.loss is None else left_sums.loss + right_sums.loss,
+        None
+        if left_sums.log_excess is None or right_sums.log_excess is None
+        else jnp.logaddexp(left_sums.log_excess, right_sums.log_excess),
     )

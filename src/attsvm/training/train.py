@@ -14,7 +14,7 @@ from attsvm.training import resume as resuming
 from attsvm.training.batches import Batches
 from attsvm.training.compilation import kept_programs
 from attsvm.training.driver import run
-from attsvm.training.inputs import Inputs, checked
+from attsvm.training.inputs import Inputs, checked_inputs
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.plan import Outcome, Plan, model_of
 from attsvm.training.prediction_heads import Head
@@ -66,7 +66,7 @@ def train(
     compiled in, once per object. Programs are kept on disk for other processes (compilation.py). Runs share
     the cores of a CPU, or all devices that JAX sees; on one GPU, small problems are one kernel (fused.py).
     """
-    inputs = checked(
+    inputs = checked_inputs(
         tokens,
         head,
         weight=weight,

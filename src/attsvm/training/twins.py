@@ -17,13 +17,14 @@ import numpy as np
 import optax
 
 from attsvm.norms import frobenius, l1, linf, nuclear, spectral
-from attsvm.training.combinators import Foreign, PerBlock
 from attsvm.training.rules import (
     Adam,
     Compositional,
+    Foreign,
     GradientDescent,
     Mirror,
     Optimizer,
+    PerBlock,
     Polyak,
     Rule,
     Steepest,
@@ -84,11 +85,11 @@ def written(rule: Any) -> str:
     """The call that makes a rule, such as steepest(norm=spectral, lr=0.1)."""
     values = {f.name: getattr(rule, f.name) for f in fields(rule)}
     changed = [f.name for f in fields(rule) if f.default is MISSING or values[f.name] != f.default]
-    words = {
+    arguments = {
         name: NORMS.get(values[name], repr(values[name])) if name == "norm" else _number(values[name])
         for name in changed
     }
-    return f"{VERBS[type(rule)]}({', '.join(f'{name}={word}' for name, word in words.items())})"
+    return f"{VERBS[type(rule)]}({', '.join(f'{name}={text}' for name, text in arguments.items())})"
 
 
 def _number(value: Any) -> str:
@@ -111,7 +112,7 @@ def _of_foreign(rule: Foreign) -> Twin | None:
     return twin._replace(difference="it is given mantissas, whose lengths are not those of gradients")
 
 
-class _Part(NamedTuple):
+class _Member(NamedTuple):
     """A member of an optax chain: the function that made it, and its settings."""
 
     name: str
@@ -121,43 +122,47 @@ class _Part(NamedTuple):
         return self.settings.get(name)
 
 
-def _parts(update: Any) -> list[_Part]:
+def _members(update: Any) -> list[_Member]:
     """The members of a chain, read from the closure of its update function."""
     if not (isinstance(update, FunctionType) and update.__module__.partition(".")[0] == "optax"):
-        return [_Part(getattr(update, "__qualname__", "a function of one's own"), {})]
+        return [_Member(getattr(update, "__qualname__", "a function of one's own"), {})]
     names, cells = update.__code__.co_freevars, update.__closure__ or ()
-    part = _Part(
+    member = _Member(
         update.__qualname__.partition(".")[0],
         {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)},
     )
-    if part.name == "chain":
-        return [member for inner in part.update_fns for member in _parts(inner)]
-    if part.name == "with_extra_args_support":
-        return _parts(part.tx.update)
-    if part.name == "partition" and getattr(part.param_labels, "__qualname__", "").startswith("muon."):
-        return _parts(part.transforms["muon"].update)
-    return [part]
+    if member.name == "chain":
+        return [member for inner in member.update_fns for member in _members(inner)]
+    if member.name == "with_extra_args_support":
+        return _members(member.tx.update)
+    if member.name == "partition" and getattr(member.param_labels, "__qualname__", "").startswith("muon."):
+        return _members(member.transforms["muon"].update)
+    return [member]
 
 
 def _of_optax(optimizer: Any) -> Twin:
-    parts = [part for part in _parts(optimizer.update) if part.name != "identity"]
-    name = f"the optax chain {', '.join(part.name for part in parts) or 'identity'}"
-    parts = [part for part in parts if not (part.name == "add_decayed_weights" and _zero(part.weight_decay))]
-    lr, decay = _negative(parts.pop()) if parts else None, 0.0
-    if parts and parts[-1].name == "add_decayed_weights":
-        decay = parts.pop().weight_decay
-    reader = _READERS.get(tuple(part.name for part in parts))
+    members = [member for member in _members(optimizer.update) if member.name != "identity"]
+    name = f"the optax chain {', '.join(member.name for member in members) or 'identity'}"
+    members = [
+        member
+        for member in members
+        if not (member.name == "add_decayed_weights" and _zero(member.weight_decay))
+    ]
+    lr, decay = _negative(members.pop()) if members else None, 0.0
+    if members and members[-1].name == "add_decayed_weights":
+        decay = members.pop().weight_decay
+    reader = _READERS.get(tuple(member.name for member in members))
     if lr is None or callable(decay) or reader is None:
         return Twin(name, None, "a part that is not known")
-    return Twin(name, *reader(lr, decay, *parts))
+    return Twin(name, *reader(lr, decay, *members))
 
 
-def _negative(part: _Part) -> Any:
+def _negative(member: _Member) -> Any:
     """The learning rate of the last member of a chain, which scales by its negative; None of another one."""
-    if part.name == "scale" and np.size(part.step_size) == 1:
-        return -float(part.step_size)
-    if part.name == "scale_by_schedule":
-        scale: Callable[[Any], Any] = part.step_size_fn
+    if member.name == "scale" and np.size(member.step_size) == 1:
+        return -float(member.step_size)
+    if member.name == "scale_by_schedule":
+        scale: Callable[[Any], Any] = member.step_size_fn
         return lambda k: -scale(k)
     return None
 
@@ -166,16 +171,16 @@ def _zero(value: Any) -> bool:
     return not callable(value) and float(value) == 0
 
 
-def _sums(lr: Any, decay: Any, average: _Part) -> tuple[Rule, str]:
+def _sums(lr: Any, decay: Any, average: _Member) -> tuple[Rule, str]:
     return GradientDescent(lr), HEAVY_BALL if average.name == "trace" else "momentum"
 
 
-def _signs(lr: Any, decay: Any, average: _Part, signs: _Part) -> tuple[Rule, str]:
+def _signs(lr: Any, decay: Any, average: _Member, signs: _Member) -> tuple[Rule, str]:
     # The sign of a sum and of an average is one: their lengths do not enter.
     return Steepest(linf, lr, average.decay, decay), "a look ahead (nesterov)" if average.nesterov else ""
 
 
-def _adam(lr: Any, decay: Any, moments: _Part) -> tuple[Rule, str]:
+def _adam(lr: Any, decay: Any, moments: _Member) -> tuple[Rule, str]:
     ahead = "a look ahead (nesterov)" if moments.nesterov else ""
     inside = "eps_root under the root" if moments.eps_root else ""
     rule = Adam(lr, moments.b1, moments.b2, moments.eps, decay)
@@ -183,18 +188,18 @@ def _adam(lr: Any, decay: Any, moments: _Part) -> tuple[Rule, str]:
 
 
 def _near_adam(difference: str) -> Callable[..., tuple[Rule, str]]:
-    def read(lr: Any, decay: Any, moments: _Part) -> tuple[Rule, str]:
+    def read(lr: Any, decay: Any, moments: _Member) -> tuple[Rule, str]:
         return Adam(lr, moments.b1, moments.b2, moments.eps, decay), difference
 
     return read
 
 
-def _muon(lr: Any, decay: Any, muon: _Part, *shape: _Part) -> tuple[Rule, str]:
+def _muon(lr: Any, decay: Any, muon: _Member, *shape: _Member) -> tuple[Rule, str]:
     ahead = " and a look ahead (nesterov)" if muon.nesterov else ""
     return Steepest(spectral, lr, muon.beta, decay), f"{NEWTON_SCHULZ}{ahead}; vectors take steps of Adam"
 
 
-def _unit(lr: Any, decay: Any, length: _Part) -> tuple[Rule, str]:
+def _unit(lr: Any, decay: Any, length: _Member) -> tuple[Rule, str]:
     return Steepest(frobenius, lr, 0.0, decay), "" if _zero(
         length.eps
     ) and length.scale_factor == 1 else "eps beside the length"
@@ -242,7 +247,7 @@ def _of_torch(optimizer: Any) -> Twin:
     # A scheduler of torch changes lr from outside: a schedule nobody can look at.
     rule, *differences = reader(group, (lambda k: rate + 0.0 * k) if "initial_lr" in group else rate)
     differences += ["ascent (maximize=True)"] if group.get("maximize") else []
-    differences += ["groups with different settings"] if any(one != group for one in groups) else []
+    differences += ["groups with different settings"] if any(g != group for g in groups) else []
     differences += [f"{group['heads']} heads that step apart"] if group.get("heads", 1) > 1 else []
     return Twin(name, rule, ", ".join(filter(None, differences)))
 
@@ -252,10 +257,10 @@ def _torch_sgd(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
 
 
 def _torch_adam(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
-    apart = group.get("decoupled_weight_decay", False)
+    decoupled = group.get("decoupled_weight_decay", False)
     b1, b2 = map(float, group["betas"])
-    rule = Adam(lr, b1, b2, float(group["eps"]), float(group["weight_decay"]) if apart else 0.0)
-    inside = group["weight_decay"] and not apart and RIDGE
+    rule = Adam(lr, b1, b2, float(group["eps"]), float(group["weight_decay"]) if decoupled else 0.0)
+    inside = group["weight_decay"] and not decoupled and RIDGE
     return rule, group["amsgrad"] and "the largest second moment so far (amsgrad)", inside
 
 

@@ -99,8 +99,8 @@ class Diagonal:
 
     @property
     def names(self) -> tuple[str, ...]:
-        few = {1: ("w",), 2: ("k", "q")}
-        return few.get(self.depth, tuple(f"w{j}" for j in range(1, self.depth + 1)))
+        short_names = {1: ("w",), 2: ("k", "q")}
+        return short_names.get(self.depth, tuple(f"w{j}" for j in range(1, self.depth + 1)))
 
     def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
         if d != e:
@@ -110,13 +110,15 @@ class Diagonal:
 
     def matrix(self, params: Params) -> Array:
         w = _product([params[name] for name in self.names])
-        here = jnp.eye(len(w), dtype=bool).reshape(len(w), len(w), *[1] * (w.ndim - 1))
-        return where(here, w[:, None], 0)
+        diagonal = jnp.eye(len(w), dtype=bool).reshape(len(w), len(w), *[1] * (w.ndim - 1))
+        return where(diagonal, w[:, None], 0)
 
     def pullback(self, params: Params, G: Array) -> Params:
         g = jnp.einsum("dd...->d...", G)
-        others = {name: [params[other] for other in self.names if other != name] for name in self.names}
-        return {name: _product([g, *others[name]]) for name in self.names}
+        other_factors = {
+            name: [params[factor] for factor in self.names if factor != name] for name in self.names
+        }
+        return {name: _product([g, *other_factors[name]]) for name in self.names}
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -207,11 +209,11 @@ def check(weight: object) -> None:
         )
 
 
-def _positive(weight: Any, name: str, wanted: str) -> None:
+def _positive(weight: Any, name: str, expected: str) -> None:
     """Make a field an int of Python, by which equal weights are equal and a saved run knows its own."""
     value = as_integer(getattr(weight, name))
     if not (is_integer(value) and value >= 1):
-        raise ValueError(f"{name} is {describe(value)}. Pass {wanted}.")
+        raise ValueError(f"{name} is {describe(value)}. Pass {expected}.")
     object.__setattr__(weight, name, value)
 
 
