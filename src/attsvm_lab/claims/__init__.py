@@ -33,6 +33,7 @@ MODULES = (
     "gradient_flow",
     "optimizer_geometry",
     "law_of_halves",
+    "waiting",
     "weight_decay",
     "mini_batches",
     "beyond_schatten",
