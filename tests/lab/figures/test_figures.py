@@ -69,6 +69,10 @@ WRONG = [
     ("relu-head", "half a cosine", lambda a: {"end_textbook_both_4": np.full(10, 0.5)}),
     ("quadratic-head", "one token kept", lambda a: {"trained": np.eye(4)[a["trained"].argmax(-1)]}),
     ("mirror-own-program", "exchanged", lambda a: {"own_3_2": a["own_3_3"], "own_3_3": a["own_3_2"]}),
+    ("mirror-trajectories", "rays exchanged", lambda a: {"ray_2": a["ray_1.75"], "ray_1.75": a["ray_2"]}),
+    ("mirror-trajectories", "paths exchanged", lambda a: {"path_2": a["path_1.75"]}),
+    ("two-clouds", "the path of K and Q for that of W", lambda a: {"path_full": a["path_factored"]}),
+    ("rank", "Frobenius ranks of other draws", lambda a: {"frobenius_counted_T": other_draws(a)}),
     ("mirror-rates", "a plateau", lambda a: {f"exponent_{p:g}": np.zeros(2) for p in rates.RATES}),
     ("mirror-joint", "other tokens", lambda a: {"selected_2": 1 - a["selected_2"]}),
     ("two-stage-training", "like log t", lambda a: {"norm_kq_orthonormal": np.log1p(a["steps_kq"])[None]}),
@@ -93,6 +97,13 @@ WRONG = [
     ("real-tokens", "runs at the other program", lambda a: {"other": a["error"]}),
 ]
 """Figures, and what was falsified in their arrays."""
+
+
+def other_draws(found):
+    """Ranks as of draws with one more infeasible one at every width."""
+    counted = found["frobenius_counted_T"].copy()
+    counted[..., counted.shape[-1] // 2 :] = 1
+    return counted
 
 
 def renamed(found, name, other):
