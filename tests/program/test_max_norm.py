@@ -194,7 +194,7 @@ def test_the_pool_finds_the_answer_of_all_rows():
     assert solution.margin < 0.99 * few.margin
 
 
-def test_the_careful_way_serves_it():
+def test_extended_precision_serves_it():
     tokens, selected, order = planted((3, 4, 3, 3))
     keys = tokens.keys.copy()
     keys[0, order[0, 1]] = keys[0, order[0, 0]] - 1e-9 * keys[0, order[0, 2]]

@@ -11,7 +11,7 @@ from lab.benchmarks.instances import planted, random_selection
 from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius, l1, nuclear
 from attsvm.program import solve, working_set
-from attsvm.program.extended_precision import route as careful
+from attsvm.program.extended_precision import route as extended
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import NotCertified, NotSeparable, Solution
 from tests.program.conftest import CONFLICTS, VARIANTS, Instance, name
@@ -254,7 +254,7 @@ def test_the_rows_of_some_examples_lead_to_the_answer_of_all(monkeypatch, e, sla
     assert cost(few) == pytest.approx(cost(whole), rel=1e-8)
     assert few.shortfall[3] >= 1
     monkeypatch.setattr(working_set, "ROUNDS", 1)
-    monkeypatch.setattr(careful, "solve_in_extended_precision", lambda *_: None)
+    monkeypatch.setattr(extended, "solve_in_extended_precision", lambda *_: None)
     with pytest.warns(NotCertified, match="so is a smaller C"):
         assert not max_margin(tokens, chosen, slack=slack).certified
 

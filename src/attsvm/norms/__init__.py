@@ -3,7 +3,7 @@
 norms.py has every norm and its name, capabilities.py what a norm is and what it says of itself, names.py
 reads the names. factored.py has the norms that products of factors imply, max_norm.py the semidefinite
 programs of the max-norm. No other package asks for the class of a norm: it reads `capabilities_of(norm)`.
-A new norm is a class in norms.py and, where it has programs, a line of the route table in program/routes.py.
+A new norm is a class in norms.py and, where it has programs, a line of the route table in program/solve.py.
 """
 
 from attsvm.norms.capabilities import Capabilities, Norm, capabilities_of

@@ -182,6 +182,19 @@ def nearer(p: float, goal: float, pace: float) -> float:
     return max(goal, 1 + (p - 1) * pace) if goal < 2 else min(goal, 1 + (p - 1) / pace)
 
 
+def first_pair(rows: Rows, margins: Float, bound: Float, multipliers: Float) -> tuple[Float, Float]:
+    """The first slacks and multipliers (k,), away from the boundary."""
+    slack = np.maximum(margins - bound, LOOSE * bound.max())
+    centre = LOOSE * float(multipliers @ bound) / len(rows)
+    return slack, np.where(rows.tied, multipliers, np.maximum(multipliers, centre / slack))
+
+
+def centred_pair(margins: Float, bound: Float, mean: float) -> tuple[Float, Float]:
+    """Slacks and multipliers (k,) of new rows on the central path, as far inside as a row is outside."""
+    slack = np.maximum(np.abs(margins - bound), np.sqrt(mean) * bound.max())
+    return slack, mean / slack
+
+
 def length(x: Float, p: float) -> float:
     """‖x‖_p, p in [1, ∞], of all entries: `Entrywise(p).value` without its generality."""
     size = np.abs(x)

@@ -21,7 +21,17 @@ from attsvm.numbers.linear import Cholesky
 from attsvm.program.answer import Answer
 from attsvm.program.entrywise import newton
 from attsvm.program.entrywise.newton import CROSS, CUBE, CURVED, gram, margins
-from attsvm.program.interior_engine import BOUNDARY, LEAST, LOOSE, Pace, length, nearer, solve_by
+from attsvm.program.interior_engine import (
+    BOUNDARY,
+    LEAST,
+    LOOSE,
+    Pace,
+    centred_pair,
+    first_pair,
+    length,
+    nearer,
+    solve_by,
+)
 from attsvm.program.rows import Candidate, Rows
 
 SIGN = np.array([[1.0], [-1.0]])
@@ -42,18 +52,16 @@ class EntrywisePoint:
         self.p = norm.p if self.kind != CURVED else nearer(2.0, norm.p, self.pace)
         self.size, self.shape = length(W, norm.p), W.shape
         w, bound = W.ravel() / self.size, rows.bound / self.size
-        multipliers = multipliers / length(rows.combine(multipliers), norm.dual.p)
-        slack = np.maximum(rows.margins(w) - bound, LOOSE * bound.max())
-        centre = LOOSE * float(multipliers @ bound) / len(rows)
-        multipliers = np.where(rows.tied, multipliers, np.maximum(multipliers, centre / slack))
+        steepness = length(rows.combine(multipliers), norm.dual.p)
+        slack, lam = first_pair(rows, rows.margins(w), bound, multipliers / steepness)
         self.entries, self.fixed = np.zeros((9, w.size)), np.empty(2 * w.size)
         self.entries[0] = w
         self.tau, corners = 1.0 + LOOSE, (w[:0], w[:0])
         if self.kind != CURVED:
-            M = rows.combine(multipliers).ravel()
+            M = rows.combine(lam).ravel()
             to_cube, to_cross = self.tau - SIGN * w, np.maximum(1.0 - SIGN * M, LOOSE)
             corners = (to_cube, _positive_parts(M)) if self.kind == CUBE else (_positive_parts(w), to_cross)
-        self._lay_out(rows, bound, slack, multipliers, corners)
+        self._lay_out(rows, bound, slack, lam, corners)
 
     def _lay_out(
         self, rows: Rows, bound: Float, slack: Float, multipliers: Float, corners: tuple[Float, Float]
@@ -120,8 +128,7 @@ class EntrywisePoint:
         a, b = self.pairs[0], self.pairs[1]
         mu = float(a @ b) / np.count_nonzero(a)
         bound = rows.bound / self.size
-        slack = np.maximum(np.abs(rows.margins(self.entries[0]) - bound), np.sqrt(mu) * bound.max())
-        multipliers = mu / slack
+        slack, multipliers = centred_pair(rows.margins(self.entries[0]), bound, mu)
         slack[places], multipliers[places] = self.slack, self.multipliers
         M = rows.combine(multipliers).ravel()
         primal, dual = (x[: self.corners].reshape(2, -1) for x in (a, b))

@@ -18,7 +18,16 @@ from attsvm.numbers import Float
 from attsvm.numbers.linear import Cholesky
 from attsvm.program import bounds
 from attsvm.program.answer import Answer
-from attsvm.program.interior_engine import BOUNDARY, FLOOR, LEAST, LOOSE, Pace, length, nearer
+from attsvm.program.interior_engine import (
+    BOUNDARY,
+    FLOOR,
+    LEAST,
+    Pace,
+    centred_pair,
+    first_pair,
+    length,
+    nearer,
+)
 from attsvm.program.rows import Candidate, Rows
 from attsvm.program.schatten.interior_point import inverse
 
@@ -36,10 +45,7 @@ class CurvedPoint:
         W, multipliers = start.W / self.size, rows.pick(start.multipliers) * rows.length
         multipliers = multipliers / float(norm.dual.value(rows.combine(multipliers)))
         bound = rows.bound / self.size
-        slack = np.maximum(rows.margins(W) - bound, LOOSE * bound.max())
-        centre = LOOSE * float(multipliers @ bound) / len(rows)
-        multipliers = np.where(rows.tied, multipliers, np.maximum(multipliers, centre / slack))
-        self._lay_out(rows, W, slack, multipliers)
+        self._lay_out(rows, W, *first_pair(rows, rows.margins(W), bound, multipliers))
 
     def _lay_out(self, rows: Rows, W: Float, slack: Float, multipliers: Float) -> None:
         """W (d, e) and the rows' pairs, in the span of these rows."""
@@ -119,9 +125,7 @@ class CurvedPoint:
         """Continue with more rows: a new one starts on the central path, as far inside as it is outside."""
         places, W = rows.places(self.pool), self.span.expand(self.W)
         mean = float(self.slack @ self.multipliers) / np.count_nonzero(~self.pool.tied)
-        bound = rows.bound / self.size
-        slack = np.maximum(np.abs(rows.margins(W) - bound), np.sqrt(mean) * bound.max())
-        multipliers = mean / slack
+        slack, multipliers = centred_pair(rows.margins(W), rows.bound / self.size, mean)
         slack[places], multipliers[places] = self.slack, self.multipliers
         self._lay_out(rows, W, slack, multipliers)
 

@@ -20,7 +20,7 @@ from attsvm.program.schatten.spectral import SpectralForm
 from attsvm.program.working_set import Stage
 
 GAP_GOAL, GAP_ENOUGH = 4e-10, 5e-9
-"""Relative gap at which the interior point stops, and above which a more careful attempt follows."""
+"""Relative gap at which the interior point stops, and above which a slower attempt follows."""
 
 SMALL_POOL, NARROW_POOL = 150, 20
 """Pools of at most this many rows drop none: the choice would cost more than it saves. In a pool that spans
