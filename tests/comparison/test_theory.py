@@ -47,7 +47,12 @@ pytestmark = pytest.mark.quick
         (KeyQuery(), steepest(LongestRow(), 0.1), MaxNorm(), "ours"),
         (DiagonalKeyQuery(), steepest(LongestRow(), 0.1), linf, "ours"),
         (Diagonal(), steepest(LongestRow(), 0.1), linf, "conjecture"),
-        (DiagonalKeyQuery(), steepest(Entrywise(3), 0.1), Entrywise(1.5), "ours"),
+        (DiagonalKeyQuery(), steepest(Entrywise(3), 0.1), Entrywise(1.5), "theorem for flows"),
+        (DiagonalKeyQuery(separate=True), steepest(Entrywise(3), 0.1), Entrywise(1.5), "ours"),
+        (DiagonalKeyQuery(), steepest((Entrywise(3), Entrywise(6)), 0.1), Entrywise(2), "ours"),
+        (KeyQuery(), steepest((Schatten(3), Schatten(6)), 0.1), Schatten(2), "ours"),
+        (KeyQuery(), steepest(("spectral", "frobenius"), 0.1), Schatten(2), "ours"),
+        (Diagonal(3), steepest((linf, linf, Entrywise(2)), 0.1), Entrywise(2), "ours"),
         (DiagonalKeyQuery(separate=True), steepest(linf, 0.1), linf, "ours"),
         (DiagonalKeyQuery(), steepest(spectral, 0.1), l1, "ours"),
     ],
@@ -57,7 +62,7 @@ def test_each_known_limit_has_its_norm_and_standing(weight, optimizer, norm, sta
     limit = limit_norm(weight, optimizer)
     assert limit.norm == norm
     assert limit.standing == standing
-    assert "et al." in limit.reference
+    assert "et al." in limit.reference or "Theorem" in limit.reference
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,11 @@ import pytest
 from scipy.linalg import block_diag
 
 from attsvm import Entrywise, LongestRow, RowWise, Schatten, frobenius, l1, linf, nuclear, spectral
+from attsvm.datasets import sphere
 from attsvm.training.optimizers import gd, mirror, per_block, polyak, scale_free, steepest
+from attsvm.training.prediction_heads import Linear
+from attsvm.training.train import train
+from attsvm.training.weights import Diagonal, FullWeight, KeyQuery
 
 pytestmark = pytest.mark.quick
 
@@ -183,3 +187,23 @@ def test_other_impossible_settings_are_refused():
         steepest("spectra", 0.1)
     with pytest.raises(ValueError, match="excess"):
         one_step(polyak(), {"W": matrix()})
+
+
+def test_two_norms_take_steps_of_the_two_optimizers_apart():
+    tokens, v = sphere(2, 3, 4, seed=0)
+    start = {"K": np.eye(4), "Q": np.eye(4)[::-1].copy()}
+    options = {"steps": 1, "record": [1], "init": start}
+    train_with = lambda norm, weight: train(  # noqa: E731
+        tokens, Linear(v), weight=weight, optimizer=steepest(norm, 0.1), **options
+    )
+    both = train_with((spectral, frobenius), KeyQuery())
+    for weight in (KeyQuery(separate=True), KeyQuery()):
+        again = train_with(("spectral", "frobenius"), weight)
+        np.testing.assert_array_equal(both.W, again.W)
+    apart = {norm: train_with(norm, KeyQuery(separate=True)) for norm in (spectral, frobenius)}
+    np.testing.assert_allclose(both.K, apart[spectral].K, rtol=1e-14)
+    np.testing.assert_allclose(both.Q, apart[frobenius].Q, rtol=1e-14)
+    assert np.abs(both.K - apart[frobenius].K).max() > 1e-3
+    for weight in (FullWeight(), Diagonal(3)):
+        with pytest.raises(ValueError, match="2 norms, one for each factor"):
+            train(tokens, Linear(v), weight=weight, optimizer=steepest((spectral, frobenius), 0.1), steps=1)

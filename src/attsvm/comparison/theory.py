@@ -11,7 +11,7 @@ from attsvm.norms import Entrywise, Norm, capabilities_of, frobenius, l1, linf, 
 from attsvm.norms.capabilities import changes_a_rule
 from attsvm.norms.factored import Factored
 
-Standing = Literal["theorem", "regularisation path only", "conjecture", "ours"]
+Standing = Literal["theorem", "theorem for flows", "regularisation path only", "conjecture", "ours"]
 
 TFSVM = "Tarzanagh et al. 2023, Transformers as Support Vector Machines"
 FAST = "Vasudeva et al. 2024, Implicit Bias and Fast Convergence Rates for Self-attention"
@@ -19,6 +19,7 @@ MIRROR = "Julistiono et al. 2024, Optimizing Attention with Mirror Descent"
 FLOW = "Sheen et al. 2024, Implicit Regularization of Gradient Flow on One-Layer Softmax Attention"
 SPECTRAL = "Fan et al. 2025, Implicit Bias of Spectral Descent and Muon (proven for linear models)"
 STEEPEST = "Gunasekar et al. 2018, Implicit Bias in Terms of Optimization Geometry (proven for linear models)"
+PROOFS = "docs/law_of_halves_proofs.md, Theorem 4"
 HALVES = (
     "docs/law_of_halves.md, after Tsilivis et al. 2024, Flavors of Margin (proven for homogeneous models)"
 )
@@ -32,6 +33,11 @@ CONE = "from a cone around a locally optimal direction, far from the origin, wit
 ORTHOGONAL = "equal losing scores and nearly orthogonal tokens"
 FLOWING = "gradient flow, exponential loss, equal losing scores, a start aligned with the data"
 WIDE = "rank at least min(n, d, e); below, the program bounds the margin from above only"
+STARTS = (
+    "losing tokens that score lower; a converging direction with unique multipliers; no |k_j| = |q_j| at the "
+    "start"
+)
+STOPS = "the run does not end at a stop of low rank, which kkt_point tells from a limit"
 SMALL = "steps so short that lr² t stays small: a step moves W by lr times the length of the factors"
 
 SCHEDULE = "steps lr(k) > 0 that do not sum to a finite number, each small against the sum before it"
@@ -66,8 +72,9 @@ class NoTheorem(LookupError):
 class Limit:
     """The norm of the program that training tends to, how well that is known, and by whom.
 
-    standing: "theorem"; "regularisation path only", a theorem on paths that says nothing on descent;
-        "conjecture", of others; "ours", a conjecture of this package.
+    standing: "theorem"; "theorem for flows", of steps that tend to zero in length; "regularisation path
+        only", a theorem on paths that says nothing on descent; "conjecture", of others; "ours", a conjecture
+        of this package.
     hypotheses: what the statement needs besides separable tokens.
     claim: the name of the claim that tests it.
     """
@@ -137,6 +144,12 @@ def _limit(weight: Any, rule: Any) -> Limit:
             f"Polyak's step with factor {rule.factor} may ascend: no limit is known from 2 on. "
             f"Nearest: {_with_its_limit(weight, Polyak())}."
         )
+    norms = getattr(rule, "norm", None)
+    factors = 2 if isinstance(weight, KeyQuery) else getattr(weight, "depth", 0)
+    if isinstance(norms, tuple) and len(norms) != factors:
+        raise NoTheorem(
+            f"{len(norms)} norms are for {len(norms)} factors, which {weight!r} has not. Pass one norm."
+        )
     match weight, rule:
         case MultiHead(), _:
             return _limit_of_heads(weight, rule)
@@ -166,6 +179,10 @@ def _limit(weight: Any, rule: Any) -> Limit:
             return Limit(l1, "theorem", FLOW, FLOWING, "diagonal_key_query_descent_tends_to_the_l1_direction")
         case ((KeyQuery() | Diagonal()), Steepest()) if not np.any(rule.momentum):
             limit = _law_of_halves(_implied_norm(weight, rule.norm))
+            if limit is not None and _is_lp_of_two_diagonals(weight, rule.norm):
+                return replace(
+                    limit, standing="theorem for flows", reference=PROOFS, hypotheses=f"{STARTS}; {SMALL}"
+                )
             if limit is not None:
                 return limit
     raise NoTheorem(f"no limit known for {weight!r} with {rule!r}. Nearest: {_nearest(weight, rule)}.")
@@ -188,8 +205,10 @@ def _canonical_rule(weight: Any, rule: Any) -> Any:
     return rule
 
 
-def _canonical_norm(norm: Norm, vector: bool) -> Norm:
+def _canonical_norm(norm: Any, vector: bool) -> Any:
     """One norm for all norms that are equal, on matrices or on a single vector."""
+    if isinstance(norm, tuple):
+        return tuple(_canonical_norm(one, vector) for one in norm)
     traits = capabilities_of(norm)
     if vector and traits.on_column is not None:
         return traits.on_column
@@ -277,12 +296,20 @@ def _limit_of_heads(weight: Any, rule: Any) -> Limit:
     return Limit(of_one_head.norm, "ours", HEADS, hypotheses)
 
 
-def _implied_norm(weight: Any, norm: Norm) -> Factored:
+def _implied_norm(weight: Any, norm: Norm | tuple[Norm, ...]) -> Factored:
     """The norm of W = K Qᵀ, or of a product of diagonals, that a norm of the factors implies."""
     from attsvm.training.weights import Diagonal
 
     diagonal = isinstance(weight, Diagonal)
     return Factored(norm, weight.depth if diagonal else 2, diagonal)
+
+
+def _is_lp_of_two_diagonals(weight: Any, norm: Any) -> bool:
+    """Whether steps on k and q together are steepest in lp, p < ∞: Theorem 4 conserves |k|^p* − |q|^p*."""
+    from attsvm.training.weights import Diagonal
+
+    lp = not isinstance(norm, tuple) and capabilities_of(norm).acts_on == "entries" and norm.p < np.inf
+    return lp and isinstance(weight, Diagonal) and weight.depth == 2 and not weight.separate
 
 
 def _law_of_halves(factored: Factored) -> Limit | None:
@@ -293,10 +320,15 @@ def _law_of_halves(factored: Factored) -> Limit | None:
     if factored.diagonal:
         claim = "lp_steps_on_diagonals_maximise_the_margin_of_half_p" if factored.factors == 2 else ""
         return Limit(implied, "ours", HALVES, SMALL, claim)
+    if isinstance(factored.norm, tuple):
+        claim = "two_norms_of_the_factors_lead_to_their_harmonic_sum"
+        return Limit(implied, "ours", HALVES, f"{WIDE}; {STOPS}; {SMALL}", claim)
     if capabilities_of(implied).acts_on == "factors":
         return Limit(implied, "ours", HALVES, f"rank at least d + e; {SMALL}")
     tested = capabilities_of(implied).acts_on == "singular values" and implied.p in (2, np.inf)
-    return Limit(implied, "ours", HALVES, f"{WIDE}; {SMALL}", CLAIMS_OF_FACTORS[implied.p] if tested else "")
+    return Limit(
+        implied, "ours", HALVES, f"{WIDE}; {STOPS}; {SMALL}", CLAIMS_OF_FACTORS[implied.p] if tested else ""
+    )
 
 
 def _why_decay_has_no_limit(weight: Any, rule: Any) -> str:

@@ -17,9 +17,22 @@ from attsvm.training.runs import each
 from attsvm.training.types import Tree
 
 
-def direction(norm: Norm, tree: Tree, last: bool) -> Tree:
-    """argmax ⟨tree, Δ⟩ over N(Δ) ≤ 1: one vector, or one matrix for norms of rows and singular values."""
+def direction(norm: Norm | tuple[Norm, ...], tree: Tree, last: bool) -> Tree:
+    """argmax ⟨tree, Δ⟩ over N(Δ) ≤ 1: one vector, or one matrix for norms of rows and singular values.
+
+    A tuple has one norm for each array, which has a length of its own.
+    """
     leaves, shape = jax.tree.flatten(tree)
+    if isinstance(norm, tuple):
+        if len(norm) != len(leaves):
+            raise ValueError(
+                f"steepest has {len(norm)} norms, one for each factor, and the weight has {len(leaves)} "
+                f"array{'s' * (len(leaves) > 1)}. Pass a weight with as many factors, such as KeyQuery(), "
+                "or one norm."
+            )
+        return jax.tree.unflatten(
+            shape, [direction(one, leaf, last) for one, leaf in zip(norm, leaves, strict=True)]
+        )
     traits = capabilities_of(norm)
     if traits.acts_on == "entries" or traits.euclidean:
         unit = Entrywise(norm.p).steepest_along(vector(tree, last))

@@ -194,6 +194,7 @@ def _rules(optimizer: Any, train_head: Any, weight: Weight) -> tuple[Rule, Rule 
     if isinstance(weight, MultiHead):
         of_weight = over_heads(of_weight, weight.norm)
         of_head = None if of_head is None else over_heads(of_head, "joint")
-    if getattr(weight, "separate", False):
+    one_norm = not isinstance(getattr(of_weight.rule, "norm", None), tuple)  # several normalise apart anyway
+    if getattr(weight, "separate", False) and one_norm:
         of_weight = per_block(of_weight)
     return of_weight.rule, None if of_head is None else of_head.rule

@@ -44,7 +44,9 @@ from attsvm.training.rules import (
 from attsvm.training.twins import is_torch, twin_of, written
 
 
-def steepest(norm: Norm | str, lr: Rate, momentum: Number = 0.0, decay: Number = 0.0) -> Optimizer:
+def steepest(
+    norm: Norm | str | tuple[Norm | str, ...], lr: Rate, momentum: Number = 0.0, decay: Number = 0.0
+) -> Optimizer:
     """Steepest descent in a norm, with unit steps in that norm times lr.
 
         W ← (1 − lr · decay) W − lr · argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩,     M ← momentum · M + (1 − momentum) ∇L
@@ -54,8 +56,11 @@ def steepest(norm: Norm | str, lr: Rate, momentum: Number = 0.0, decay: Number =
     the normalised steps write scale_free(optax.chain(steepest(norm, lr), optax.trace(momentum))).
     decay: decoupled weight decay, of K and Q each where those are trained; it keeps N(W) ≤ 1/decay, inside of
     which the steps are those of Frank and Wolfe. lr · decay may be 1 at most.
+    A tuple has a norm for each factor, (of K, of Q): each takes steps of length lr in its own.
+    Singular values of a gradient that are only rounding get no step, so columns of zero in K and Q stay zero.
     """
-    return Optimizer(Steepest(as_norm(norm), _rate(lr), _momentum(momentum), _decay(decay, lr)))
+    norms = tuple(map(as_norm, norm)) if isinstance(norm, tuple) else as_norm(norm)
+    return Optimizer(Steepest(norms, _rate(lr), _momentum(momentum), _decay(decay, lr)))
 
 
 def gd(lr: Rate) -> Optimizer:

@@ -170,7 +170,7 @@ class Dual(NamedTuple):
 @numbers("lr", "momentum", "decay")
 @dataclass(frozen=True)
 class Steepest:
-    norm: Norm
+    norm: Norm | tuple[Norm, ...]
     lr: Rate
     momentum: Number = 0.0
     decay: Number = 0.0
@@ -490,8 +490,9 @@ def per_run(rule: Any) -> dict[str, int]:
     """How many runs the numbers of a rule are for, by name, where they are one per run."""
     if isinstance(rule, AROUND):
         return per_run(rule.rule)
-    numbers_of_rule = {} if rule is None or is_foreign(rule) else vars(rule)
-    return {name: len(value) for name, value in numbers_of_rule.items() if isinstance(value, tuple)}
+    fields = {} if rule is None or is_foreign(rule) else vars(rule)
+    several = {name: value for name, value in fields.items() if isinstance(value, tuple) and name != "norm"}
+    return {name: len(value) for name, value in several.items()}
 
 
 def is_foreign(rule: Any) -> bool:

@@ -85,11 +85,14 @@ def written(rule: Any) -> str:
     """The call that makes a rule, such as steepest(norm=spectral, lr=0.1)."""
     values = {f.name: getattr(rule, f.name) for f in fields(rule)}
     changed = [f.name for f in fields(rule) if f.default is MISSING or values[f.name] != f.default]
-    arguments = {
-        name: NORMS.get(values[name], repr(values[name])) if name == "norm" else _number(values[name])
-        for name in changed
-    }
+    arguments = {name: _norm(values[name]) if name == "norm" else _number(values[name]) for name in changed}
     return f"{VERBS[type(rule)]}({', '.join(f'{name}={text}' for name, text in arguments.items())})"
+
+
+def _norm(norm: Any) -> str:
+    if isinstance(norm, tuple):
+        return f"({', '.join(map(_norm, norm))})"
+    return NORMS.get(norm, repr(norm))
 
 
 def _number(value: Any) -> str:

@@ -146,6 +146,33 @@ def factors_as_wide_as_the_inputs_are_many_suffice(seed: int, width: int = SIZE[
     )
 
 
+@conjecture(removed="the harmonic sum: judged in the arithmetic mean", twin={"harmonic": False})
+def two_norms_of_the_factors_lead_to_their_harmonic_sum(seed: int, harmonic: bool = True) -> att.Verdict:
+    """Steps in Schatten(p_K) on K and Schatten(p_Q) on Q reach the best Schatten(r) margin of their tokens,
+    1/r = 1/p_K + 1/p_Q.
+
+    (p_K, p_Q) = (∞, 2), (12, 2.4) and (2, 4), so r = 2, 2 and 4/3; two draws, setting as above with 5,000
+    steps of 0.01. Wanted: least margin ratio ≥ 0.98. The twin is judged in half of the mean of p_K and p_Q.
+    """
+    tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, 2))
+    evidence = []
+    for p_K, p_Q in ((math.inf, 2.0), (12.0, 2.4), (2.0, 4.0)):
+        steps = (att.Schatten(p_K), att.Schatten(p_Q))
+        path = att.train(
+            tokens,
+            att.Linear(v),
+            weight=att.KeyQuery(),
+            optimizer=att.steepest(steps, 0.01),
+            steps=5_000,
+            record=[5_000],
+        )
+        norm = att.Factored(steps).closed if harmonic else att.Schatten((p_K + p_Q) / 4)
+        assert norm is not None
+        name = f"least {norm} margin ratio of Schatten ({p_K:g}, {p_Q:g}) steps"
+        evidence.append(att.at_least(name, certified_share(path, norm).min(), ENOUGH))
+    return att.judge("steps in two norms reach the margin of their harmonic sum", *evidence)
+
+
 def _ratio(seed: int, p: float, norm: att.Norm) -> Float:
     """The margin ratio (draws, k) of the trained factors."""
     return att.margin_ratio(_trained(seed, p), _programs(seed, p)[norm])
