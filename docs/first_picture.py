@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 import attsvm as att
 import attsvm_lab as lab
-from attsvm.plotting.panels import band, grid
+from attsvm.plotting.layout import band, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label, plain_powers
 from attsvm_lab.claims.law_of_halves import FACTORS, SIZE
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from attsvm.data.token_arrays import (
+from attsvm.data.token_checks import (
     AXES,
     as_padded,
     as_positions,

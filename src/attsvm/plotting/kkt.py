@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.plotting.panels import describe, grid, label_end
+from attsvm.plotting.layout import describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREY, ORANGE, TITLE_SIZE, plain_powers
 
 

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 import attsvm as att
 from attsvm.norms import capabilities_of
 from attsvm.numbers import Float
-from attsvm.plotting.panels import band, describe, grid
+from attsvm.plotting.layout import band, describe, grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE, TITLE_SIZE, label, plain_powers
 
 FEW = 20

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.data.token_arrays import UNSCALED_EXPONENT
+from attsvm.data.token_checks import UNSCALED_EXPONENT
 from attsvm.numbers import Bool, Float
 
 FAR, LEAST = 10_000, 2.0**-900

@@ -14,7 +14,8 @@ QueryKey                            where an attention module of your own keeps 
 A head is an attention head of a model, except in `probe.py`. Optimizers share `optimizer.py` and take their
 steps from `directions.py`. `statistics.py` reads `logits.py` in blocks; `statistics_kernel.py` does the same
 on a GPU. `attention_hooks.py` keeps the inputs of a model's attention modules, and `readers.py` recomputes
-queries and keys from them: for transformers by `hf_attention_inputs.py`, which runs a module to its softmax.
+queries and keys from them (the names of a new family go to `_support/architectures.py`), for transformers by
+`hf_attention_inputs.py`, which runs a module to its softmax.
 `drawing.py` draws the records of `monitor.py`. `probe.py` is a fitted probe as a module, and `running.py`
 keeps the running scores of `watch.py`.
 """

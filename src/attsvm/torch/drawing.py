@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from attsvm.plotting.panels import grid
+from attsvm.plotting.layout import grid
 from attsvm.plotting.style import colours
 
 if TYPE_CHECKING:  # the monitor imports this file to draw

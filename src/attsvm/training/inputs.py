@@ -11,7 +11,7 @@ import numpy as np
 from attsvm._support.validation import as_integer, describe, is_finite, is_integer
 from attsvm.data.equal_keys import merged, without_shared_entries
 from attsvm.data.path import Path
-from attsvm.data.token_arrays import sizes
+from attsvm.data.token_checks import sizes
 from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.numbers.stored import COPY_LIMIT, Stored
 from attsvm.training import batches, losses, prediction_heads as heads, resume as resuming, runs, weights

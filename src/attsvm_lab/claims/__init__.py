@@ -3,7 +3,7 @@
     from attsvm_lab.claims import claims
     print(claims["aligned_factors_stay_aligned"](0))
 
-`attsvm_lab.claims.run` runs them over seeds and writes the table docs/claims.md.
+`run.py` runs them over seeds, and `table.py` writes the page docs/claims.md.
 """
 
 from __future__ import annotations

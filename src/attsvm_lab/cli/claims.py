@@ -50,7 +50,8 @@ def claims(
     with one_line_errors(), cluster_executor(cluster) as executor:
         from attsvm_lab.claims import claims as all_claims
         from attsvm_lab.claims.claim import as_claim
-        from attsvm_lab.claims.run import run, write_table
+        from attsvm_lab.claims.run import run
+        from attsvm_lab.claims.table import write_table
         from attsvm_lab.report.summary import broken
 
         check_names("claim", package_names, all_claims, "attsvm claims --list")

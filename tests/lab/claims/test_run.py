@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attsvm.comparison.verdict import at_least, judge
-from attsvm_lab.claims import MODULES, Claim, by_module, claims, run as running
+from attsvm_lab.claims import MODULES, Claim, by_module, claims, run as running, table
 
 
 def coin(seed):
@@ -29,7 +29,8 @@ def broken(seed):
 @pytest.fixture
 def one_claim(monkeypatch):
     claim = Claim(coin, broken, "the coin", "nobody", "derived")
-    monkeypatch.setattr(running, "by_module", lambda: {"coins": (claim,)})
+    for module in (running, table):
+        monkeypatch.setattr(module, "by_module", lambda: {"coins": (claim,)})
     return claim
 
 
@@ -62,7 +63,7 @@ def test_an_unknown_name_and_no_seed_are_refused(one_claim):
 
 
 def test_the_table_tells_statement_evidence_verdict_and_surprise(one_claim, tmp_path):
-    running.write_table(running.run(None, range(3)), tmp_path / "claims.md")
+    table.write_table(running.run(None, range(3)), tmp_path / "claims.md")
     text = (tmp_path / "claims.md").read_text(encoding="utf8")
     for part in ("Even seeds hold.", "Wanted: one.", "evenness 1 (≥ 1)", "2 of 3", "odd seeds do not"):
         assert part in text
@@ -70,12 +71,13 @@ def test_the_table_tells_statement_evidence_verdict_and_surprise(one_claim, tmp_
 
 def test_a_table_of_some_claims_and_seeds_speaks_of_these_only(monkeypatch, one_claim, tmp_path):
     refuted = Claim(broken, coin, "nothing", "nobody", "refuted as recalled")
-    monkeypatch.setattr(running, "by_module", lambda: {"coins": (one_claim, refuted)})
+    for module in (running, table):
+        monkeypatch.setattr(module, "by_module", lambda: {"coins": (one_claim, refuted)})
     for names, seeds, said in (
         (["coin"], (0, 2, 7), "0,2,7; .*below: none"),
         (None, (1, 2), "1-2; .*`broken`"),
     ):
-        running.write_table(running.run(names, seeds), tmp_path / "claims.md")
+        table.write_table(running.run(names, seeds), tmp_path / "claims.md")
         text = (tmp_path / "claims.md").read_text(encoding="utf8")
         assert re.search(f"over the seeds {said}", text, re.DOTALL)
 
@@ -83,6 +85,6 @@ def test_a_table_of_some_claims_and_seeds_speaks_of_these_only(monkeypatch, one_
 def test_the_page_of_claims_begins_as_the_command_writes_it():
     docs = Path(__file__).parents[3] / "docs"
     page = (docs / "claims.md").read_text(encoding="utf8")
-    fixed = re.split(r"\{\w+\}", running._PREAMBLE)
+    fixed = re.split(r"\{\w+\}", table._PREAMBLE)
     assert all(part in page for part in fixed)
-    assert all((docs / name).exists() for name in re.findall(r"\]\(([^)]+)\)", running._PREAMBLE))
+    assert all((docs / name).exists() for name in re.findall(r"\]\(([^)]+)\)", table._PREAMBLE))

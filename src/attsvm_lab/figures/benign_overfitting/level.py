@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, ORANGE, label
 from attsvm_lab.claims.benign_overfitting import LR, STEPS, trained
 from attsvm_lab.figures.accuracy import Accuracy, axis, sampled, within

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 from scipy.special import gammaln
 
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, ORANGE, label
 from attsvm_lab.figures.accuracy import within
 from attsvm_lab.figures.figure import DERIVED, Arrays, Check

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.numbers import Float
-from attsvm.plotting.panels import band, describe, grid, label_end
+from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, ORANGE, PURPLE
 from attsvm_lab.claims.benign_overfitting import (
     BENIGN,

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm_lab.claims.benign_overfitting_joint import LR, MANY, descended, joint
 from attsvm_lab.figures.accuracy import Accuracy, counted, digits, exactly, sampled

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.plotting.panels import describe, grid, label_end
+from attsvm.plotting.layout import describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, colours
 from attsvm_lab.claims.even_pairs import PHASE_ONE, attended, by_place, separator, trained
 from attsvm_lab.figures.accuracy import Accuracy, significant, within

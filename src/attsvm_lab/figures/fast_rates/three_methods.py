@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import band, describe, grid, label_end
+from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, ORANGE
 from attsvm_lab.claims.fast_rates import descend
 from attsvm_lab.figures.accuracy import log_digits, sampled, within

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.plotting.panels import band, describe, grid, label_end
+from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
 from attsvm_lab.figures.accuracy import within
 from attsvm_lab.figures.figure import DERIVED, STATED, Arrays, Check, scales

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from scipy.special import expit
 
 import attsvm as att
-from attsvm.plotting.panels import grid
+from attsvm.plotting.layout import grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm_lab.claims.joint_selection import CHOSEN, joint_descent, relaxed
 from attsvm_lab.figures.accuracy import along, axis, digits, within

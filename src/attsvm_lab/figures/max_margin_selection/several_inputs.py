@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.plotting.panels import grid
+from attsvm.plotting.layout import grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
 from attsvm_lab.figures.accuracy import along, axis, digits
 from attsvm_lab.figures.figure import PLOT, PRINTED, Arrays, Check, scales

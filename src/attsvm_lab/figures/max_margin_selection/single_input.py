@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import grid
+from attsvm.plotting.layout import grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
 from attsvm_lab.figures.accuracy import digits, exactly
 from attsvm_lab.figures.figure import PRINTED, RUN, Arrays, Check, scales

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE
 from attsvm_lab.claims.joint_mirror import PUBLISHED, joint_run
 from attsvm_lab.figures.accuracy import axis, exactly, significant

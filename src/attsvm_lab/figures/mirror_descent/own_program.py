@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid, label_end
+from attsvm.plotting.layout import describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE
 from attsvm_lab.claims.mirror_descent import away, mirror_descent, program_of
 from attsvm_lab.figures.accuracy import axis, digits, exactly, restarted, sampled

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import band, describe, grid, label_end
+from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm_lab.claims.mirror_descent import away, late_rate, mirror_descent, program_of
 from attsvm_lab.figures.accuracy import sampled, within

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm_lab.figures.accuracy import Accuracy, digits, exactly, sampled
 from attsvm_lab.figures.figure import DERIVED, PRINTED, Arrays, Check

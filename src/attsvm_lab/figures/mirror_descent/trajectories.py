@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
 from attsvm_lab.claims.mirror_descent import away, mirror_descent, program_of
 from attsvm_lab.figures.accuracy import axis, within

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.plotting.panels import band, describe, grid, label_end
+from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE
 from attsvm_lab.claims.markov import fading, weak_exponent
 from attsvm_lab.figures.accuracy import sampled

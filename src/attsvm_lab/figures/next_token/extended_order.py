@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import band, describe, grid, label_end
+from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREY, label
 from attsvm_lab.claims.next_token import corpus_of, ordered_share
 from attsvm_lab.figures.accuracy import exactly, within

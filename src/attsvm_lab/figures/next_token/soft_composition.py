@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.plotting.panels import describe, grid, label_end
+from attsvm.plotting.layout import describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm_lab.claims.next_token import QUERY, composition
 from attsvm_lab.figures.accuracy import digits, within

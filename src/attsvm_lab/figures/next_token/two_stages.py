@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import band, describe, grid
+from attsvm.plotting.layout import band, describe, grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE
 from attsvm_lab.claims.next_token import VOCABULARY, corpus_of, layers
 from attsvm_lab.figures.accuracy import Accuracy, within

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm_lab.claims.one_location import on_manifold
 from attsvm_lab.figures.accuracy import exactly, within

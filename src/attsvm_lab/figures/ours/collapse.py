@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, PURPLE, label
 from attsvm_lab.figures.accuracy import exactly, within
 from attsvm_lab.figures.figure import CONJECTURED, DERIVED, Arrays, Check

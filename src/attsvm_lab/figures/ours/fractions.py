@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import grid
+from attsvm.plotting.layout import grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm_lab.figures.accuracy import counted, digits, exactly, within
 from attsvm_lab.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, scales

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe
+from attsvm.plotting.layout import describe
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE
 from attsvm_lab.figures.accuracy import exactly
 from attsvm_lab.figures.figure import CONJECTURED, Arrays, Check

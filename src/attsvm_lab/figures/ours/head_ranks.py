@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from scipy.stats import t as student
 
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, PURPLE, label
 from attsvm_lab.figures.accuracy import exactly
 from attsvm_lab.figures.figure import CONJECTURED, Arrays, Check

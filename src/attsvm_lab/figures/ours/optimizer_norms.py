@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm_lab.figures.accuracy import exactly
 from attsvm_lab.figures.figure import CONJECTURED, Arrays, Check, certified, scales
 from attsvm_lab.figures.papers import OURS

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import band, describe, grid
+from attsvm.plotting.layout import band, describe, grid
 from attsvm.plotting.style import GREY, colours
 from attsvm_lab.figures.accuracy import exactly, within
 from attsvm_lab.figures.figure import DERIVED, Arrays, Check, certified, scales

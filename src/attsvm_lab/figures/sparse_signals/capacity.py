@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from scipy.stats import binom, norm
 
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, PURPLE, label
 from attsvm_lab.figures.accuracy import within
 from attsvm_lab.figures.figure import DERIVED, Arrays, Check

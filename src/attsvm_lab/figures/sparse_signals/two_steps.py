@@ -8,7 +8,7 @@ from scipy.special import softmax
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import band, describe, grid, label_end
+from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
 from attsvm_lab.figures.accuracy import within
 from attsvm_lab.figures.figure import STATED, Arrays, Check, scales

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid, label_end
+from attsvm.plotting.layout import describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, PURPLE
 from attsvm_lab.figures.accuracy import exactly, sampled
 from attsvm_lab.figures.figure import DERIVED, PRINTED, Arrays, Check

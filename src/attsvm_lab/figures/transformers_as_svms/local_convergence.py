@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid, spread_band
+from attsvm.plotting.layout import describe, grid, spread_band
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
 from attsvm_lab.figures.accuracy import along, axis, counted, digits, sampled
 from attsvm_lab.figures.figure import PLOT, RUN, Arrays, Check, Provenance, scales

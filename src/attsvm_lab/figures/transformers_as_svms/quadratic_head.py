@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
 from attsvm_lab.claims.gen_svm import decaying, on_simplex
 from attsvm_lab.figures.accuracy import digits, sampled, within

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe
+from attsvm.plotting.layout import describe
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
 from attsvm_lab.figures.figure import Arrays
 

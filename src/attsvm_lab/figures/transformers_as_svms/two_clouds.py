@@ -8,7 +8,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.plotting.panels import grid
+from attsvm.plotting.layout import grid
 from attsvm.plotting.style import GREY, label
 from attsvm_lab.figures.accuracy import axis
 from attsvm_lab.figures.figure import PLOT, Arrays, Check, scales

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm.plotting.panels import describe, grid
+from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import GREY, label
 from attsvm_lab.figures.accuracy import axis, within
 from attsvm_lab.figures.figure import DERIVED, PLOT, Arrays, Check, scales
