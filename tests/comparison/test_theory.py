@@ -25,6 +25,16 @@ from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQ
 pytestmark = pytest.mark.quick
 
 
+def falling(k):
+    """Steps whose sum is infinite and whose squares have a finite one."""
+    return 0.1 * (k + 1.0) ** -0.6
+
+
+def falling_slowly(k):
+    """Steps whose squares sum to infinity, too."""
+    return 0.1 * (k + 1.0) ** -0.5
+
+
 @pytest.mark.parametrize(
     ("weight", "optimizer", "norm", "standing"),
     [
@@ -33,28 +43,34 @@ pytestmark = pytest.mark.quick
         (FullWeight(), polyak(), frobenius, "theorem"),
         (FullWeight(), mirror(3, 0.1, normalised=False), Entrywise(3), "theorem"),
         (FullWeight(), mirror(3, 0.1), Entrywise(3), "conjecture"),
-        (FullWeight(), steepest(linf, 0.1), linf, "conjecture"),
-        (FullWeight(), steepest(spectral, 0.1), spectral, "conjecture"),
-        (KeyQuery(), gd(0.1), nuclear, "regularisation path only"),
-        (KeyQuery(rank=3), steepest(frobenius, 0.1), nuclear, "regularisation path only"),
-        (DiagonalKeyQuery(), gd(0.1), l1, "theorem"),
+        (FullWeight(), steepest(linf, 0.1), linf, "theorem for flows"),
+        (FullWeight(), steepest(linf, 0.1, 0.9), linf, "conjecture"),
+        (FullWeight(), steepest(spectral, 0.1), spectral, "theorem for flows"),
+        (FullWeight(), steepest(spectral, falling), spectral, "theorem"),
+        (KeyQuery(), gd(0.1), nuclear, "theorem"),
+        (KeyQuery(rank=3), steepest(frobenius, 0.1), nuclear, "theorem for flows"),
+        (KeyQuery(), steepest(frobenius, falling), nuclear, "theorem"),
+        (KeyQuery(), polyak(), nuclear, "theorem for flows"),
+        (DiagonalKeyQuery(), gd(0.1), l1, "theorem for flows"),
+        (DiagonalKeyQuery(separate=True), gd(0.1), l1, "theorem for flows"),
+        (KeyQuery(), steepest(Schatten(4), falling_slowly), Schatten(2), "theorem for flows"),
         (Diagonal(), gd(0.1), frobenius, "theorem"),
         (Diagonal(), steepest(spectral, 0.1), frobenius, "theorem"),  # of a vector the same steps
-        (KeyQuery(), steepest(spectral, 0.1), spectral, "ours"),
-        (KeyQuery(separate=True), steepest(Schatten(4), 0.1), Schatten(2), "ours"),
-        (KeyQuery(), steepest(Schatten(3), 0.1), Schatten(1.5), "ours"),
-        (KeyQuery(), per_block(steepest(spectral, 0.1)), spectral, "ours"),
-        (KeyQuery(), steepest(LongestRow(), 0.1), MaxNorm(), "ours"),
-        (DiagonalKeyQuery(), steepest(LongestRow(), 0.1), linf, "ours"),
-        (Diagonal(), steepest(LongestRow(), 0.1), linf, "conjecture"),
+        (KeyQuery(), steepest(spectral, 0.1), spectral, "theorem for flows"),
+        (KeyQuery(separate=True), steepest(Schatten(4), 0.1), Schatten(2), "theorem for flows"),
+        (KeyQuery(), steepest(Schatten(3), 0.1), Schatten(1.5), "theorem for flows"),
+        (KeyQuery(), per_block(steepest(spectral, 0.1)), spectral, "theorem for flows"),
+        (KeyQuery(), steepest(LongestRow(), 0.1), MaxNorm(), "theorem for flows"),
+        (DiagonalKeyQuery(), steepest(LongestRow(), 0.1), linf, "theorem for flows"),
+        (Diagonal(), steepest(LongestRow(), 0.1), linf, "theorem for flows"),
         (DiagonalKeyQuery(), steepest(Entrywise(3), 0.1), Entrywise(1.5), "theorem for flows"),
-        (DiagonalKeyQuery(separate=True), steepest(Entrywise(3), 0.1), Entrywise(1.5), "ours"),
-        (DiagonalKeyQuery(), steepest((Entrywise(3), Entrywise(6)), 0.1), Entrywise(2), "ours"),
-        (KeyQuery(), steepest((Schatten(3), Schatten(6)), 0.1), Schatten(2), "ours"),
-        (KeyQuery(), steepest(("spectral", "frobenius"), 0.1), Schatten(2), "ours"),
-        (Diagonal(3), steepest((linf, linf, Entrywise(2)), 0.1), Entrywise(2), "ours"),
-        (DiagonalKeyQuery(separate=True), steepest(linf, 0.1), linf, "ours"),
-        (DiagonalKeyQuery(), steepest(spectral, 0.1), l1, "ours"),
+        (DiagonalKeyQuery(separate=True), steepest(Entrywise(3), 0.1), Entrywise(1.5), "theorem for flows"),
+        (DiagonalKeyQuery(), steepest((Entrywise(3), Entrywise(6)), 0.1), Entrywise(2), "theorem for flows"),
+        (KeyQuery(), steepest((Schatten(3), Schatten(6)), 0.1), Schatten(2), "theorem for flows"),
+        (KeyQuery(), steepest(("spectral", "frobenius"), 0.1), Schatten(2), "theorem for flows"),
+        (Diagonal(3), steepest((linf, linf, Entrywise(2)), 0.1), Entrywise(2), "theorem for flows"),
+        (DiagonalKeyQuery(separate=True), steepest(linf, 0.1), linf, "theorem for flows"),
+        (DiagonalKeyQuery(), steepest(spectral, 0.1), l1, "theorem for flows"),
     ],
     ids=str,
 )
@@ -104,12 +120,12 @@ def test_an_unknown_limit_names_the_nearest_case(weight, optimizer, nearest):
         (FullWeight(), steepest(linf, 0.1, 0.9), 4, linf, "conjecture"),
         (FullWeight(), steepest(frobenius, 0.1, [0.0, 0.0]), None, frobenius, "theorem"),
         (FullWeight(), steepest(frobenius, 0.1, [0.0, 0.9]), None, frobenius, "conjecture"),
-        (KeyQuery(), compositional(0.1), None, spectral, "ours"),
-        (Diagonal(3), steepest(Entrywise(6), 0.1), None, Entrywise(2), "ours"),
-        (MultiHead(3), steepest(frobenius, 0.1), None, frobenius, "ours"),
-        (MultiHead(3, norm="apart"), steepest(spectral, 0.1), None, spectral, "ours"),
-        (MultiHead(3, KeyQuery()), steepest(Schatten(4), 0.1), None, Schatten(2), "ours"),
-        (MultiHead(3, norm="concatenated"), steepest(Entrywise(3), 0.1), None, Entrywise(3), "ours"),
+        (KeyQuery(), compositional(0.1), None, spectral, "conjecture"),
+        (Diagonal(3), steepest(Entrywise(6), 0.1), None, Entrywise(2), "theorem for flows"),
+        (MultiHead(3), steepest(frobenius, 0.1), None, frobenius, "conjecture"),
+        (MultiHead(3, norm="apart"), steepest(spectral, 0.1), None, spectral, "conjecture"),
+        (MultiHead(3, KeyQuery()), steepest(Schatten(4), 0.1), None, Schatten(2), "conjecture"),
+        (MultiHead(3, norm="concatenated"), steepest(Entrywise(3), 0.1), None, Entrywise(3), "conjecture"),
     ],
     ids=[
         "Adam",
@@ -124,7 +140,7 @@ def test_an_unknown_limit_names_the_nearest_case(weight, optimizer, nearest):
         "vectors side by side",
     ],
 )
-def test_what_people_train_has_a_limit_by_conjecture_at_most(weight, optimizer, batch, norm, standing):
+def test_what_people_train_has_its_norm_and_standing(weight, optimizer, batch, norm, standing):
     limit = limit_norm(weight, optimizer, batch)
     assert limit.norm == norm and limit.standing == standing
 
@@ -168,10 +184,37 @@ def test_a_theorem_is_told_with_its_hypotheses():
         (FullWeight(), gd(0.1)),
         (FullWeight(), polyak()),
         (FullWeight(), mirror(3, 0.1, normalised=False)),
-        (DiagonalKeyQuery(), gd(0.1)),
+        (KeyQuery(), gd(0.1)),
     ]:
         assert limit_norm(weight, optimizer).standing == "theorem"
         assert limit_norm(weight, optimizer).hypotheses
+
+
+@pytest.mark.parametrize(
+    ("weight", "optimizer", "words"),
+    [
+        (KeyQuery(), steepest(Schatten(4), 0.1), ("score lower", "condition (*)", "lr² t", "rank at least")),
+        (
+            KeyQuery(),
+            steepest(Schatten(4), falling),
+            ("score lower", "condition (*)", "squares of the steps sum to a finite"),
+        ),
+        (KeyQuery(), gd(0.1), ("condition (*)", "small at one time")),
+        (
+            DiagonalKeyQuery(),
+            steepest(Entrywise(4), 0.1),
+            ("no |k_j| = |q_j|", "unique multipliers", "lr² t"),
+        ),
+        (KeyQuery(), steepest(LongestRow(), 0.1), ("majorise", "d + e")),
+        (FullWeight(), steepest(spectral, 0.1), ("score lower", "lr² t")),
+    ],
+    ids=["flow", "steps", "plain descent", "diagonals", "rows", "W"],
+)
+def test_a_theorem_of_this_package_prints_every_hypothesis(weight, optimizer, words):
+    limit = limit_norm(weight, optimizer)
+    assert limit.standing.startswith("theorem") and "law_of_halves_proofs" in limit.reference
+    assert all(word in limit.hypotheses for word in words), limit.hypotheses
+    assert "condition (*)" not in limit_norm(FullWeight(), optimizer).hypotheses  # W needs none
 
 
 def test_a_limit_that_is_ours_names_a_claim_that_exists():
@@ -199,7 +242,7 @@ class Weighted:
 def test_a_norm_of_ones_own_with_p_2_is_not_taken_for_the_frobenius_norm():
     own = Weighted()
     limit = limit_norm(FullWeight(), steepest(own, 0.1))
-    assert (limit.norm, limit.standing) == (own, "conjecture")
+    assert (limit.norm, limit.standing) == (own, "theorem for flows")
     assert Factored(own).closed is None
     with pytest.raises(NoTheorem, match="no closed form"):
         limit_norm(KeyQuery(), steepest(own, 0.1))

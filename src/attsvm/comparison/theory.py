@@ -11,7 +11,7 @@ from attsvm.norms import Entrywise, Norm, capabilities_of, frobenius, l1, linf, 
 from attsvm.norms.capabilities import changes_a_rule
 from attsvm.norms.factored import Factored
 
-Standing = Literal["theorem", "theorem for flows", "regularisation path only", "conjecture", "ours"]
+Standing = Literal["theorem", "theorem for flows", "conjecture"]
 
 TFSVM = "Tarzanagh et al. 2023, Transformers as Support Vector Machines"
 FAST = "Vasudeva et al. 2024, Implicit Bias and Fast Convergence Rates for Self-attention"
@@ -19,7 +19,7 @@ MIRROR = "Julistiono et al. 2024, Optimizing Attention with Mirror Descent"
 FLOW = "Sheen et al. 2024, Implicit Regularization of Gradient Flow on One-Layer Softmax Attention"
 SPECTRAL = "Fan et al. 2025, Implicit Bias of Spectral Descent and Muon (proven for linear models)"
 STEEPEST = "Gunasekar et al. 2018, Implicit Bias in Terms of Optimization Geometry (proven for linear models)"
-PROOFS = "docs/law_of_halves_proofs.md, Theorem 4"
+PROOFS = "docs/law_of_halves_proofs.md"
 HALVES = (
     "docs/law_of_halves.md, after Tsilivis et al. 2024, Flavors of Margin (proven for homogeneous models)"
 )
@@ -31,14 +31,16 @@ HEADS = "docs/choosing.md, several heads: measured here, a sum of programs"
 
 CONE = "from a cone around a locally optimal direction, far from the origin, with small steps"
 ORTHOGONAL = "equal losing scores and nearly orthogonal tokens"
-FLOWING = "gradient flow, exponential loss, equal losing scores, a start aligned with the data"
+ARRIVED = "losing tokens that score lower than the selected ones; a loss that is small at one time"
 WIDE = "rank at least min(n, d, e); below, the program bounds the margin from above only"
-STARTS = (
-    "losing tokens that score lower; a converging direction with unique multipliers; no |k_j| = |q_j| at the "
-    "start"
+STARTS = "a converging direction with unique multipliers; no |k_j| = |q_j| at the start"
+FULL = (
+    "condition (*) at the limit, which holds at full rank: the multipliers have no part outside the used "
+    "directions, or for the nuclear norm and l1 none that is larger than inside; kkt_point checks it"
 )
-STOPS = "the run does not end at a stop of low rank, which kkt_point tells from a limit"
+MAJORISED = "diag(a) and diag(b) of the KKT point majorise the multipliers: [[diag a, M], [Mᵀ, diag b]] ⪰ 0"
 SMALL = "steps so short that lr² t stays small: a step moves W by lr times the length of the factors"
+SQUARES = "the squares of the steps sum to a finite number"
 
 SCHEDULE = "steps lr(k) > 0 that do not sum to a finite number, each small against the sum before it"
 FALLING = "b1 ≤ b2; steps that fall to zero and do not sum to a finite number"
@@ -63,6 +65,8 @@ CLAIMS_OF_FACTORS = {
 }
 """The claims that test the limits of K Qᵀ, by the p of the Schatten norm."""
 
+ROWS_CLAIM = "row_steps_on_factors_maximise_the_max_norm_margin"
+
 
 class NoTheorem(LookupError):
     """No limit is known for this weight and optimizer. The message names the nearest case with a limit."""
@@ -72,9 +76,8 @@ class NoTheorem(LookupError):
 class Limit:
     """The norm of the program that training tends to, how well that is known, and by whom.
 
-    standing: "theorem"; "theorem for flows", of steps that tend to zero in length; "regularisation path
-        only", a theorem on paths that says nothing on descent; "conjecture", of others; "ours", a conjecture
-        of this package.
+    standing: "theorem", of the steps as they are; "theorem for flows", of steps that tend to zero in length;
+        "conjecture", of others or of this package. A theorem may be proven by this package (`reference`).
     hypotheses: what the statement needs besides separable tokens.
     claim: the name of the claim that tests it.
     """
@@ -144,7 +147,7 @@ def _limit(weight: Any, rule: Any) -> Limit:
             f"Polyak's step with factor {rule.factor} may ascend: no limit is known from 2 on. "
             f"Nearest: {_with_its_limit(weight, Polyak())}."
         )
-    norms = getattr(rule, "norm", None)
+    norms: Any = getattr(rule, "norm", None)
     factors = 2 if isinstance(weight, KeyQuery) else getattr(weight, "depth", 0)
     if isinstance(norms, tuple) and len(norms) != factors:
         raise NoTheorem(
@@ -167,22 +170,20 @@ def _limit(weight: Any, rule: Any) -> Limit:
         case ((FullWeight() | Diagonal(depth=1)), Mirror()):
             standing: Standing = "conjecture" if rule.normalised else "theorem"
             return Limit(Entrywise(rule.p), standing, MIRROR, CONE)
+        case ((FullWeight() | Diagonal(depth=1)), Steepest()) if not np.any(rule.momentum):
+            return _proven(rule, norms, "Theorem 1", "", CLAIMS.get(norms, ""))
         case ((FullWeight() | Diagonal(depth=1)), Steepest()):
-            proven_linear = capabilities_of(rule.norm).acts_on in ("entries", "singular values")
-            reference = SPECTRAL if proven_linear else STEEPEST
-            return Limit(rule.norm, "conjecture", reference, claim=CLAIMS.get(rule.norm, ""))
+            proven_linear = capabilities_of(norms).acts_on in ("entries", "singular values")
+            return Limit(norms, "conjecture", SPECTRAL if proven_linear else STEEPEST)
         case KeyQuery(), Compositional():
-            return Limit(rule.norm, "ours", COMPOSED, f"{WIDE}; steps of W itself to first order")
+            return Limit(rule.norm, "conjecture", COMPOSED, f"{WIDE}; steps of W itself to first order")
         case KeyQuery(), _ if along_gradient:
-            return Limit(nuclear, "regularisation path only", TFSVM, WIDE, CLAIMS_OF_FACTORS[1])
-        case Diagonal(depth=2), _ if along_gradient:
-            return Limit(l1, "theorem", FLOW, FLOWING, "diagonal_key_query_descent_tends_to_the_l1_direction")
+            return _proven(rule, nuclear, "Theorems 1 and 2", f"{FULL}; {WIDE}", CLAIMS_OF_FACTORS[1])
+        case Diagonal(depth=2), _ if along_gradient and not (isinstance(rule, Steepest) and weight.separate):
+            claim = "diagonal_key_query_descent_tends_to_the_l1_direction"
+            return _for_flows(l1, f"Theorem 4; for aligned starts {FLOW}", STARTS, claim)
         case ((KeyQuery() | Diagonal()), Steepest()) if not np.any(rule.momentum):
-            limit = _law_of_halves(_implied_norm(weight, rule.norm))
-            if limit is not None and _is_lp_of_two_diagonals(weight, rule.norm):
-                return replace(
-                    limit, standing="theorem for flows", reference=PROOFS, hypotheses=f"{STARTS}; {SMALL}"
-                )
+            limit = _law_of_halves(weight, rule)
             if limit is not None:
                 return limit
     raise NoTheorem(f"no limit known for {weight!r} with {rule!r}. Nearest: {_nearest(weight, rule)}.")
@@ -293,7 +294,7 @@ def _limit_of_heads(weight: Any, rule: Any) -> Limit:
     unnormalised = isinstance(rule, GradientDescent) or (isinstance(rule, Mirror) and not rule.normalised)
     lengths = EACH if weight.norm != "apart" or unnormalised else EQUAL
     hypotheses = "; ".join(filter(None, (lengths, of_one_head.hypotheses)))
-    return Limit(of_one_head.norm, "ours", HEADS, hypotheses)
+    return Limit(of_one_head.norm, "conjecture", HEADS, hypotheses)
 
 
 def _implied_norm(weight: Any, norm: Norm | tuple[Norm, ...]) -> Factored:
@@ -304,31 +305,51 @@ def _implied_norm(weight: Any, norm: Norm | tuple[Norm, ...]) -> Factored:
     return Factored(norm, weight.depth if diagonal else 2, diagonal)
 
 
-def _is_lp_of_two_diagonals(weight: Any, norm: Any) -> bool:
-    """Whether steps on k and q together are steepest in lp, p < ∞: Theorem 4 conserves |k|^p* − |q|^p*."""
-    from attsvm.training.weights import Diagonal
-
-    lp = not isinstance(norm, tuple) and capabilities_of(norm).acts_on == "entries" and norm.p < np.inf
-    return lp and isinstance(weight, Diagonal) and weight.depth == 2 and not weight.separate
-
-
-def _law_of_halves(factored: Factored) -> Limit | None:
+def _law_of_halves(weight: Any, rule: Any) -> Limit | None:
     """The limit by the law of halves; None where the implied norm is unknown or not convex."""
+    factored = _implied_norm(weight, rule.norm)
     implied = factored.closed
     if implied is None:
         return None
+    traits = capabilities_of(implied)
     if factored.diagonal:
         claim = "lp_steps_on_diagonals_maximise_the_margin_of_half_p" if factored.factors == 2 else ""
-        return Limit(implied, "ours", HALVES, SMALL, claim)
+        if _is_lp_of_two_diagonals(weight, rule.norm):
+            return _for_flows(implied, "Theorem 4", STARTS, claim)
+        return _proven(rule, implied, "Theorems 1 and 2", FULL, claim)
+    if traits.acts_on == "factors":
+        return _proven(rule, implied, "Theorems 1 and 2", f"{MAJORISED}; rank at least d + e", ROWS_CLAIM)
+    if traits.acts_on != "singular values":  # a norm that somebody states: its KKT points are not known
+        return Limit(implied, "conjecture", HALVES, f"{WIDE}; {SMALL}")
     if isinstance(factored.norm, tuple):
         claim = "two_norms_of_the_factors_lead_to_their_harmonic_sum"
-        return Limit(implied, "ours", HALVES, f"{WIDE}; {STOPS}; {SMALL}", claim)
-    if capabilities_of(implied).acts_on == "factors":
-        return Limit(implied, "ours", HALVES, f"rank at least d + e; {SMALL}")
-    tested = capabilities_of(implied).acts_on == "singular values" and implied.p in (2, np.inf)
-    return Limit(
-        implied, "ours", HALVES, f"{WIDE}; {STOPS}; {SMALL}", CLAIMS_OF_FACTORS[implied.p] if tested else ""
-    )
+    else:
+        claim = CLAIMS_OF_FACTORS.get(implied.p, "") if implied.p in (2, np.inf) else ""
+    return _proven(rule, implied, "Theorems 1 and 2", f"{FULL}; {WIDE}", claim)
+
+
+def _is_lp_of_two_diagonals(weight: Any, norm: Any) -> bool:
+    """Whether steps on k and q together are steepest in lp, p < ∞: Theorem 4 conserves |k|^p* − |q|^p*."""
+    lp = not isinstance(norm, tuple) and capabilities_of(norm).acts_on == "entries" and norm.p < np.inf
+    return lp and weight.depth == 2 and not weight.separate
+
+
+def _for_flows(norm: Norm, theorems: str, hypotheses: str, claim: str = "") -> Limit:
+    """A limit that is proven for the flow only."""
+    stated = "; ".join(filter(None, (ARRIVED, hypotheses, SMALL)))
+    return Limit(norm, "theorem for flows", f"{PROOFS}, {theorems}", stated, claim)
+
+
+def _proven(rule: Any, norm: Norm, theorems: str, hypotheses: str, claim: str = "") -> Limit:
+    """A limit that is proven for the flow, and by Theorem 8 for shrinking steps and for plain descent."""
+    from attsvm.training.rules import GradientDescent
+    from attsvm.training.schedules import squares_sum
+
+    plain = isinstance(rule, GradientDescent)
+    if not plain and not squares_sum(getattr(rule, "lr", None)):
+        return _for_flows(norm, theorems, hypotheses, claim)
+    stated = "; ".join(filter(None, (ARRIVED, hypotheses, "" if plain else SQUARES)))
+    return Limit(norm, "theorem", f"{PROOFS}, {theorems}, for steps Theorem 8", stated, claim)
 
 
 def _why_decay_has_no_limit(weight: Any, rule: Any) -> str:

@@ -166,7 +166,7 @@ def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State,
 
 
 def _entrywise(rule: Rule) -> bool:
-    if isinstance(rule, Steepest):
+    if isinstance(rule, Steepest) and not isinstance(rule.norm, tuple):
         traits = capabilities_of(rule.norm)
         # p = 1 searches for the largest entry, which a kernel does not.
         return traits.euclidean or (traits.acts_on == "entries" and rule.norm.p != 1)

@@ -70,6 +70,8 @@ TAIL = 8
 """The last octaves, of which the trend is taken."""
 SUMMABLE = -0.1
 """The sum over an octave, as a power of the step, from which on the whole sum is finite: 1/k has 0."""
+SUMMABLE_SQUARES = -0.05
+"""The same of squares: k^−0.55 has −0.1, and k^−0.5 has 0."""
 
 
 def no_limit(lr: Rate) -> str:
@@ -80,24 +82,45 @@ def no_limit(lr: Rate) -> str:
     if not callable(lr):
         wrong = [x for x in np.atleast_1d(np.asarray(lr, float)) if not 0 < x < np.inf]
         return f"lr is {wrong[0]:g}, and not positive" if wrong else ""
-    draw = np.random.default_rng(0)  # random steps: even ones would meet one phase of a periodic schedule
-    octaves = [2**j + draw.choice(2**j, min(2**j, 8 if j < OCTAVES[-TAIL] else 32), False) for j in OCTAVES]
-    steps = np.concatenate([np.arange(2 ** OCTAVES[0]), *octaves])
-    with jax.enable_x64(True):
-        rates = rates_at(lr, steps).astype(float)
+    steps, rates = _sampled(lr)
     wrong_steps = steps[~((rates >= 0) & (rates < np.inf))]
     if len(wrong_steps):
         first = wrong_steps.min()
         return f"lr is {rates[steps == first][0]:g} at step {first:,}"
-    each = np.split(rates, np.cumsum([2 ** OCTAVES[0], *map(len, octaves)]))[1:-1]
-    sums = np.array([2.0**j * part.mean() for j, part in zip(OCTAVES, each, strict=True)])[-TAIL:]
+    sums, slope = _octaves(steps, rates)
     if not sums[-1]:
         positive = steps[rates > 0]
         return f"lr is 0 at every step looked at beyond {positive.max():,}" if len(positive) else "lr is 0"
-    with np.errstate(divide="ignore"):
-        slope = np.polyfit(np.arange(TAIL) * np.log(2), np.log(sums), 1)[0] if sums.all() else 0.0
     return (
         f"the steps lr(k) sum to a finite number: they fall like k^{slope - 1:.2g}"
         if slope < SUMMABLE
         else ""
     )
+
+
+def squares_sum(lr: Rate) -> bool:
+    """Whether the squares of a schedule sum to a finite number, as far as some hundred steps tell."""
+    if not callable(lr):
+        return False
+    steps, rates = _sampled(lr)
+    sums, slope = _octaves(steps, rates**2)
+    return bool(sums.all() and slope < SUMMABLE_SQUARES)
+
+
+def _sampled(schedule: Callable[[Any], Any]) -> tuple[Floats, Floats]:
+    """Some hundred steps in octaves, ascending by octave, and their rates."""
+    draw = np.random.default_rng(0)  # random steps: even ones would meet one phase of a periodic schedule
+    octaves = [2**j + draw.choice(2**j, min(2**j, 8 if j < OCTAVES[-TAIL] else 32), False) for j in OCTAVES]
+    steps = np.concatenate([np.arange(2 ** OCTAVES[0]), *octaves])
+    with jax.enable_x64(True):
+        return steps, rates_at(schedule, steps).astype(float)
+
+
+def _octaves(steps: Floats, rates: Floats) -> tuple[Floats, float]:
+    """The sums over the last octaves, and their slope as a power of the step."""
+    sums = np.array([2.0**j * rates[(steps >= 2**j) & (steps < 2 ** (j + 1))].mean() for j in OCTAVES])[
+        -TAIL:
+    ]
+    with np.errstate(divide="ignore"):
+        slope = np.polyfit(np.arange(TAIL) * np.log(2), np.log(sums), 1)[0] if sums.all() else 0.0
+    return sums, float(slope)

@@ -41,7 +41,8 @@ def test_a_record_says_what_theory_names_and_what_was_found(done):
     told = json.loads((done.folder / "atlas.json").read_text(encoding="utf8"))
     (training,) = told["trainings"].items()
     assert training[0] == "K Qᵀ: Schatten 4"
-    assert (training[1]["theory"]["norm"], training[1]["theory"]["standing"]) == ("Frobenius", "ours")
+    theory = training[1]["theory"]
+    assert (theory["norm"], theory["standing"]) == ("Frobenius", "theorem for flows")
     shares = training[1]["sizes"]["n = 4, T = 4, d = 4"]["shares"]
     assert shares["frobenius"]["median"] > shares["linf"]["median"]
     assert shares["frobenius"]["least"] <= shares["frobenius"]["median"] <= 1
