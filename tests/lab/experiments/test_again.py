@@ -24,6 +24,7 @@ vision --optimizer mirror:1.1
 vision --optimizer adam
 patches --optimizer adam --keep 0
 digits --optimizer adam --lr 3e-4 --seed 0 --epochs 150 --only last-query-key --keep
+digits --optimizer adam --lr 3e-3 --seed 0 --epochs 150 --only last-query-key-head --keep
 """
 SMALL = {"width": 16, "depth": 1, "heads": 2, "hidden": 16}
 
@@ -100,7 +101,8 @@ def test_every_recorded_figure_of_a_net_is_computed_again_from_data(data, tmp_pa
     assert layers == {f"layers 3 {p}": (1, 3) for p in ("1.1", "2", "start")}
     assert heads["pair 1.1, size 3 K and Q, l1.1"].shape[0] == 2
     assert found["vision"]["epoch Adam"].tolist() == [1, 2]
-    assert found["vision-sparsity"]["fixed from the start 0"].shape == (3, 3)
+    for control in ("fixed, head trained", "fixed, at chance"):
+        assert found["vision-sparsity"][f"{control} 0"].shape == (3, 3)
     assert found["language"]["fit adam"].shape == (1, 3)
 
 
