@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path as File
 
 from attsvm import Evidence
+from attsvm._support.options import BadOption
 from attsvm.numbers.atomic_write import write_text
 from attsvm_lab.claims import by_module
 from attsvm_lab.claims.claim import Claim
@@ -33,56 +36,107 @@ How the settings were chosen, and what was changed after results were seen: [set
 """
 
 
-def write_table(rows: Sequence[Row], file: File = TABLE, user_claims: Sequence[Claim] = ()) -> None:
-    """Write the table of the claims that have a row, by paper; user_claims: claims of one's own."""
-    named = {row.name: row for row in rows}
+@dataclass(frozen=True)
+class Entry:
+    """What the page says of the runs of one claim, counted; lines: as they stand on the page."""
+
+    held: int
+    seeds: int
+    detected: int
+    twins: int
+    lines: tuple[str, ...]
+
+
+def write_table(
+    rows: Sequence[Row], file: File = TABLE, user_claims: Sequence[Claim] = (), join: bool = False
+) -> None:
+    """Write the table of the claims that have a row, by paper.
+
+    user_claims: claims of one's own. join: keep what the file says of other claims, on the same seeds.
+    """
     groups = {**by_module(), "your_own": tuple(user_claims)} if user_claims else by_module()
-    marked = [f"`{row.name}`" for row in rows if row.refuted]
-    first, last = min(rows[0].seeds), max(rows[0].seeds)
-    every = set(rows[0].seeds) == set(range(first, last + 1))
-    seeds = f"{first}-{last}" if every else ",".join(map(str, rows[0].seeds))
-    sound = [row for row in rows if f"`{row.name}`" not in marked]
+    seeds = _seeds(rows[0].seeds)
+    entries = (_entries(file, seeds) if join else {}) | {row.name: _entry(row) for row in rows}
+    claims = {claim.name: claim for group in groups.values() for claim in group if claim.name in entries}
+    refuted = [name for name, claim in claims.items() if claim.refuted]
+    sound = [name for name in claims if name not in refuted]
     text = [
         _PREAMBLE.format(
-            count=len(rows),
+            count=len(claims),
             seeds=seeds,
-            refuted=", ".join(marked) or "none",
+            refuted=_listed(refuted),
             sound=len(sound),
-            always=sum(row.held == len(row.seeds) for row in sound),
-            missed=_listed(row for row in sound if row.held < len(row.seeds)),
-            blind=_listed(row for row in rows if row.detected < 0.9 * len(row.twins)),
+            always=sum(entries[name].held == entries[name].seeds for name in sound),
+            missed=_listed(name for name in sound if entries[name].held < entries[name].seeds),
+            blind=_listed(name for name in claims if entries[name].detected < 0.9 * entries[name].twins),
         )
     ]
     for module, group in groups.items():
-        entries = [_entry(claim, named[claim.name]) for claim in group if claim.name in named]
-        text += [f"## {_title(module)}\n", *entries] if entries else []
+        sections = [_section(claim, entries[claim.name]) for claim in group if claim.name in claims]
+        text += [f"## {_title(module)}\n", *sections] if sections else []
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, "\n".join(text))
 
 
-def _listed(rows: Iterable[Row]) -> str:
-    return ", ".join(f"`{row.name}`" for row in rows) or "none"
+def _seeds(seeds: Sequence[int]) -> str:
+    first, last = min(seeds), max(seeds)
+    return f"{first}-{last}" if set(seeds) == set(range(first, last + 1)) else ",".join(map(str, seeds))
+
+
+def _entries(file: File, seeds: str) -> dict[str, Entry]:
+    """What a page that exists says of its claims; an error if its seeds are others."""
+    text = file.read_text(encoding="utf8")
+    over = re.search(r"claims over the seeds (\S+);", text)
+    if over is None or over[1] != seeds:
+        shown = f"of the seeds {over[1]}" if over else "no table of claims"
+        raise BadOption(
+            f"{file} is {shown}, these claims ran on {seeds}. Pass the same seeds or another file."
+        )
+    entries = {}
+    for name, section in re.findall(r"^### `(\w+)`\n(.*?)(?=^###? |\Z)", text, re.DOTALL | re.MULTILINE):
+        lines = tuple(line for line in section.splitlines() if line.startswith(_OF_RUNS))
+        held, of = re.search(r"\*\*Holds:\*\* (\d+) of (\d+)", section).groups()  # type: ignore[union-attr]
+        twin = re.search(r"detected (\d+) of (\d+)", section)
+        detected, twins = twin.groups() if twin else (0, 0)
+        entries[name] = Entry(int(held), int(of), int(detected), int(twins), lines)
+    return entries
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
 
 
 def _title(module: str) -> str:
     return module.replace("_", " ").capitalize()
 
 
-def _entry(claim: Claim, row: Row) -> str:
-    hypotheses, surprises = _paragraphs(claim)
+_OF_RUNS = ("- **Measured:**", "- **Holds:**", "- **Did not hold:**")
+
+
+def _entry(row: Row) -> Entry:
     measured = "; ".join(_shown(e) for e in row.evidence) or "nothing"
+    lines = (
+        f"- **Measured:** {measured}",
+        f"- **Holds:** {row.held} of {len(row.verdicts)} seeds, of which {row.fresh or 'none'} chose nothing;"
+        f" twin detected {row.detected} of {len(row.twins)}; "
+        f"{row.seconds / (len(row.verdicts) + len(row.twins)):.2f} s each",
+        *(f"- **Did not hold:** {reason}" for reason in row.reasons),
+    )
+    return Entry(row.held, len(row.seeds), row.detected, len(row.twins), lines)
+
+
+def _section(claim: Claim, entry: Entry) -> str:
+    hypotheses, surprises = _paragraphs(claim)
+    failures = [line for line in entry.lines if line.startswith(_OF_RUNS[2])]
     lines = [
         f"### `{claim.name}`\n",
         f"{claim.statement}\n",
         *(f"{text}\n" for text in hypotheses),
         f"- **Reference:** {claim.reference} [{claim.mark}]",
         f"- **Twin removes:** {claim.removed}",
-        f"- **Measured:** {measured}",
-        f"- **Holds:** {row.held} of {len(row.verdicts)} seeds, of which {row.fresh or 'none'} chose nothing;"
-        f" twin detected {row.detected} of {len(row.twins)}; "
-        f"{row.seconds / (len(row.verdicts) + len(row.twins)):.2f} s each",
+        *(line for line in entry.lines if line not in failures),
         *(f"- **Surprise:** {text}" for text in surprises),
-        *(f"- **Did not hold:** {reason}" for reason in row.reasons),
+        *failures,
     ]
     return "\n".join(lines) + "\n"
 

@@ -21,7 +21,10 @@ def claims(
         list[str] | None, typer.Argument(help="Names of claims, or module:function of yours; all by default.")
     ] = None,
     seeds: Annotated[str, typer.Option(help="How many (0 … N−1), or a range: 20-39.")] = "1",
-    table: Annotated[File | None, typer.Option(help="Write the table of claims to this file.")] = None,
+    table: Annotated[
+        File | None,
+        typer.Option(help="Write the table to this file; named claims join one that exists."),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Print the names and statements only.")] = False,
     cluster: Cluster = None,
     as_json: AsJson = False,
@@ -33,7 +36,7 @@ def claims(
     - `attsvm claims --list`: what there is
     - `attsvm claims`: all of them on seed 0, a few minutes
     - `attsvm claims aligned_factors_stay_aligned --seeds 20`
-    - `attsvm claims --seeds 20-39 --table docs/claims.md`
+    - `attsvm claims --seeds 20-39 --table docs/claims.md`; with names: only their entries are replaced
     - `attsvm claims mine:my_claim --seeds 20`: yours, or any function seed → Verdict, in ./mine.py
 
     Exit code 1 when a claim fails on some seed or a twin holds on more than a tenth of them; claims
@@ -64,7 +67,7 @@ def claims(
         with errors.status("running claims", spinner="dots"):
             rows = run([*package_names, *user_claims] or None, selected_seeds, executor)
         if table is not None:
-            write_table(rows, table, user_claims)
+            write_table(rows, table, user_claims, join=bool(names) and table.exists())
             warn(f"table: {table}")
     if as_json:
         say_json([dataclasses.asdict(row) for row in rows])

@@ -1,6 +1,7 @@
 """Running claims: counts, names, and the table."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,23 @@ def test_a_table_of_some_claims_and_seeds_speaks_of_these_only(monkeypatch, one_
         table.write_table(running.run(names, seeds), tmp_path / "claims.md")
         text = (tmp_path / "claims.md").read_text(encoding="utf8")
         assert re.search(f"over the seeds {said}", text, re.DOTALL)
+
+
+def test_named_claims_join_a_table_of_the_same_seeds(monkeypatch, one_claim, tmp_path):
+    refuted = Claim(broken, coin, "nothing", "nobody", "refuted as recalled")
+    for module in (running, table):
+        monkeypatch.setattr(module, "by_module", lambda: {"coins": (one_claim, refuted)})
+    whole, joined = tmp_path / "whole.md", tmp_path / "joined.md"
+    rows = [replace(row, seconds=1.0) for row in running.run(None, (0, 1, 2))]
+    table.write_table(rows, whole)
+    table.write_table(rows[:1], joined)
+    table.write_table(rows[1:], joined, join=True)
+    assert joined.read_text(encoding="utf8") == whole.read_text(encoding="utf8")
+    with pytest.raises(ValueError, match=r"of the seeds 0-2, these claims ran on 0-1\. Pass the same seeds"):
+        table.write_table(running.run(None, (0, 1)), joined, join=True)
+    (tmp_path / "letter.md").write_text("Dear reader")
+    with pytest.raises(ValueError, match="no table of claims"):
+        table.write_table(rows, tmp_path / "letter.md", join=True)
 
 
 def test_the_page_of_claims_begins_as_the_command_writes_it():
