@@ -1,7 +1,7 @@
-"""Hostile programs by the hundred thousand: `python lab/benchmarks/hostile.py [--scales small] [--minutes M]`.
+"""Hostile programs by the hundred thousand: `python lab/benchmarks/hostile.py [--scales small]`.
 
 Every answer is judged in exact arithmetic (tests/program/exact.py). Writes the table of its scales in
-docs/certificates.md, unless it was asked for some families only. Needs what the package needs, and PYTHONPATH=src.
+docs/certificates.md, unless it was asked for some families only. Needs PYTHONPATH=src.
 """
 
 from __future__ import annotations
