@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 import attsvm as att
-from attsvm.training import fused, plan, streaming
+from attsvm.training import fused, layout, streaming
 from attsvm.training.batches import Batches, on_host
 from attsvm.training.prediction_heads import LogOdds, QuadraticPenalty, ReLUNetwork, SquaredError
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, MultiHead
@@ -322,7 +322,7 @@ def error(case: Case) -> float:
     batch = Batches(max(1, case.n - 1), seed=case.seed) if case.route == "mini-batch" else None
     with ExitStack() as stack:
         if case.route == "blocks":
-            stack.enter_context(mock.patch.multiple(plan, LARGE=0, CACHED=2 * case.T * 3))
+            stack.enter_context(mock.patch.multiple(layout, LARGE=0, CACHED=2 * case.T * 3))
         if case.route == "stream":
             stack.enter_context(mock.patch.object(streaming, "too_large", lambda _: True))
             stack.enter_context(mock.patch.object(streaming, "READ", 16 * case.T * case.d))

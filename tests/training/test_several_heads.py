@@ -195,7 +195,7 @@ def test_heads_train_from_a_file_and_in_blocks_as_from_memory(problem, tmp_path,
     stored = Tokens(mapped, problem.queries, problem.labels)
     expected = run(problem, polyak(0.1), init=gaussian(0))
     monkeypatch.setattr("attsvm.training.inputs.COPY_LIMIT", 0)
-    monkeypatch.setattr("attsvm.training.plan.CACHED", 2 * 4 * 5)
+    monkeypatch.setattr("attsvm.training.layout.CACHED", 2 * 4 * 5)
     np.testing.assert_allclose(
         run(stored, polyak(0.1), init=gaussian(0)).final, expected.final, atol=ROUNDING
     )

@@ -20,7 +20,7 @@ V = np.array([0.5, -1.0, 0.25, 2.0])
 def small_chunks(monkeypatch):
     """Chunks of 5 examples in the device, of 16 from the file: neither divides 37."""
     monkeypatch.setattr("attsvm.training.inputs.COPY_LIMIT", 0)  # small files would be read into memory
-    monkeypatch.setattr("attsvm.training.plan.CACHED", 5 * 3 * 4)
+    monkeypatch.setattr("attsvm.training.layout.CACHED", 5 * 3 * 4)
     monkeypatch.setattr(streaming, "READ", 16 * 3 * 4 * 4)
 
 

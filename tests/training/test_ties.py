@@ -8,7 +8,7 @@ import pytest
 
 import attsvm as att
 from attsvm.data.equal_keys import equal_rows
-from attsvm.training import plan, streaming
+from attsvm.training import layout, streaming
 from attsvm.training.batches import on_host
 from attsvm.training.data import linear_scores
 from attsvm.training.prediction_heads import LogOdds, QuadraticPenalty, ReLUNetwork
@@ -82,7 +82,7 @@ def moved(weight, head, route, runs):
             stack.enter_context(mock.patch.object(streaming, "too_large", lambda _: True))
             stack.enter_context(mock.patch.object(streaming, "READ", 8 * T * (D + C)))
         if route == "blocks":
-            stack.enter_context(mock.patch.multiple(plan, LARGE=0, CACHED=T * (D + C)))
+            stack.enter_context(mock.patch.multiple(layout, LARGE=0, CACHED=T * (D + C)))
         if route == "mini-batch":
             options["batch"] = BATCH
         path = att.train(

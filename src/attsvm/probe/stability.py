@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,11 +15,21 @@ from attsvm.numbers import Float, Index, Values
 from attsvm.probe.data.sequences import Sequences
 from attsvm.probe.fitting.folds import as_groups
 
-if TYPE_CHECKING:
-    from attsvm.probe.attention_probe import AttentionProbe
-
 TRIES = 10_000
 """Resamples that are drawn at most until one has every class."""
+
+
+class FittedProbe(Protocol):
+    """What is compared of two probes: an `AttentionProbe` that is fitted."""
+
+    kinds_: list[str]
+    head_ridge_: float
+    prompt_ridge_: float
+    scale_: Float
+
+    def predict(self, X: Sequences) -> Values: ...
+    def decision_function(self, X: Sequences) -> Float: ...
+    def attention(self, X: Sequences) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +57,7 @@ class Stability:
 
 
 def stability(
-    probe: AttentionProbe, X: Sequences, y: ArrayLike, resamples: int, groups: ArrayLike | None, seed: int
+    probe: FittedProbe, X: Sequences, y: ArrayLike, resamples: int, groups: ArrayLike | None, seed: int
 ) -> Stability:
     """Fit the probe, with the ridges it has, on sequences (or groups of them) drawn with replacement."""
     if not (is_integer(resamples) and resamples >= 2):
@@ -77,7 +87,7 @@ def stability(
     return Stability(tokens.mean(0), labels.mean(0), scores.std(0), prompts, heads)
 
 
-def _tokens(probe: AttentionProbe, X: Sequences) -> Index:
+def _tokens(probe: FittedProbe, X: Sequences) -> Index:
     """The most attended token (n,), by the mean over heads: trained maps have one per fold, in no order."""
     attention = probe.attention(X)
     return (attention if attention.ndim == 2 else attention.mean(0)).argmax(-1)
@@ -95,7 +105,7 @@ def _bootstrap_counts(rng: np.random.Generator, y: Values, groups: Values | None
     raise ValueError(f"{problem} or groups. Leave out the rarest classes.")
 
 
-def _cosine(probe: AttentionProbe, refit: AttentionProbe, name: str) -> float:
+def _cosine(probe: FittedProbe, refit: FittedProbe, name: str) -> float:
     """Cosine of the weights of two probes, on tokens standardised as for the first probe.
 
     NaN if they have different features.

@@ -16,8 +16,8 @@ steps from `directions.py`. `statistics.py` reads `logits.py` in blocks; `statis
 on a GPU. `attention_hooks.py` keeps the inputs of a model's attention modules, and `readers.py` recomputes
 queries and keys from them (the names of a new family go to `_support/architectures.py`), for transformers by
 `hf_attention_inputs.py`, which runs a module to its softmax.
-`drawing.py` draws the records of `monitor.py`. `probe.py` is a fitted probe as a module, and `running.py`
-keeps the running scores of `watch.py`.
+`monitor.py` records every head and draws its records. `probe.py` is a fitted probe as a module, and
+`running.py` keeps the running scores of `watch.py`.
 """
 
 from attsvm._support.optional_dependencies import missing as _missing

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from attsvm.data.path import exponent
 from attsvm.data.tokens import Tokens
 from attsvm.training import engine, resume as resuming, streaming
 from attsvm.training.compilation import kept_programs
+from attsvm.training.convergence import Convergence
 from attsvm.training.data import with_scores
 from attsvm.training.devices import Chunk, Share, chunks_of, cores, initial_state, sharing, without_padding
 from attsvm.training.inputs import Inputs
-from attsvm.training.plan import Model, Outcome, Plan, Snapshot, State
+from attsvm.training.plan import Model, Outcome, Plan, Snapshot
 from attsvm.training.prediction_heads import Head, Linear, with_arrays
 from attsvm.training.segments import Segments
-from attsvm.training.types import Arrays, Flags, Floats, Steps, Tree
+from attsvm.training.types import Arrays, Floats, Steps, Tree
 from attsvm.training.weights import OURS, FullWeight
 
 SCHEDULED = 4096
@@ -279,69 +279,3 @@ def _cut(array: Floats, axis: int, begin: int, size: int) -> Floats:
     block = array[(slice(None),) * axis + (slice(begin, begin + size),)]
     missing = [(0, size - block.shape[axis] if k == axis else 0) for k in range(block.ndim)]
     return np.pad(block, missing)
-
-
-# ---------------------------------------------------------------------- convergence
-
-EARLIEST = 100
-"""Steps before which no run counts as converged: the first ones of a slow run all go the same way."""
-
-
-@dataclass
-class Convergence:
-    """A run has converged at a record where 1 − cos(W, W') ≤ tolerance, W' its last record at half the steps.
-
-    reached: which runs have, one flag or (runs,). history: step and weight ((runs,) d, e) of the records.
-    """
-
-    tolerance: float | None
-    reached: Flags
-    history: list[tuple[int, Floats]] = field(default_factory=list)
-
-    @property
-    def wanted(self) -> bool:
-        return self.tolerance is not None
-
-    def stop_chunks(self, chunks: list[Chunk], step: int, W: Floats) -> tuple[list[Chunk], bool]:
-        """The chunks after a record W ((runs,) d, e), converged runs stopped; and whether some runs go on."""
-        self._compare(step, W)
-        reached, states = self.reached.ravel(), []
-        for chunk in chunks:
-            size = chunk.state.going.size
-            # Runs that only fill up the last chunk have no entry of their own.
-            of_chunk = np.append(reached[:size], np.ones(max(size - reached.size, 0), bool))
-            states.append(_stopped(chunk.state, of_chunk))
-            reached = reached[size:]
-        return (
-            [replace(chunk, state=state) for chunk, state in zip(chunks, states, strict=True)],
-            any(np.asarray(state.going).any() for state in states),
-        )
-
-    def stop(self, state: State, step: int, W: Floats) -> tuple[State, bool]:
-        """The same for all runs in one state."""
-        self._compare(step, W)
-        state = _stopped(state, self.reached)
-        return state, bool(np.asarray(state.going).any())
-
-    def _compare(self, step: int, W: Floats) -> None:
-        earlier = [weight for at, weight in self.history if at <= step / 2]
-        runs = self.reached.ndim  # all heads of a run are one direction
-        W = W.reshape(*W.shape[:runs], -1, W.shape[-1])
-        W = W[: self.reached.size] if runs else W
-        self.history.append((step, W))
-        if earlier and step >= EARLIEST:
-            self.reached |= change(W, earlier[-1]) <= self.tolerance
-
-
-def change(W: Floats, reference: Floats) -> Floats:
-    """1 − cosine of every run, through the distance of unit vectors; NaN where a weight is zero."""
-    scaled = (np.ldexp(x, -exponent(x)) for x in (W, reference))  # squares of 1e160 would be infinite
-    with np.errstate(invalid="ignore"):
-        units = [x / np.linalg.norm(x, axis=(-2, -1), keepdims=True) for x in scaled]
-        return np.asarray(((units[0] - units[1]) ** 2).sum((-2, -1)) / 2)
-
-
-def _stopped(state: State, converged: Flags) -> State:
-    going = np.asarray(state.going)
-    still_going = going & ~converged.reshape(going.shape)
-    return state._replace(going=jax.device_put(still_going, state.going.sharding))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,16 +25,14 @@ from attsvm.norms import capabilities_of
 from attsvm.training.compilation import local_devices
 from attsvm.training.data import Data
 from attsvm.training.losses import Correlation, Exponential, Logistic, Loss, NegativeLog
+from attsvm.training.plan import Plan, State
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest, per_run
 from attsvm.training.runs import IN_KERNEL
 from attsvm.training.schedules import Rates
 from attsvm.training.weights import FullWeight, Weight
 
-if TYPE_CHECKING:
-    from attsvm.training.plan import Plan, State
-
-    Step = Callable[[Plan, Data, State, Array | None], State]
+Step = Callable[[Plan, Data, State, Array | None], State]
 
 LARGEST = 1 << 12
 """Most terms of the sums of a run, after padding: 32 threads hold them in registers; more would wait for each

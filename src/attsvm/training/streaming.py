@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,15 +14,13 @@ from attsvm.numbers.files import memory
 from attsvm.numbers.stored import Stored
 from attsvm.training import batches, engine
 from attsvm.training.compilation import backend, local_devices
+from attsvm.training.convergence import Convergence
 from attsvm.training.data import Data, equal_values, of_examples
 from attsvm.training.plan import Outcome, Plan, State
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.segments import Segments
 from attsvm.training.sums import Needed, Sums
 from attsvm.training.types import Steps
-
-if TYPE_CHECKING:
-    from attsvm.training.driver import Convergence
 
 READ = 1 << 26
 """Bytes of keys and values that are sent to the device at once."""

@@ -15,8 +15,9 @@ from attsvm.training.batches import Batches
 from attsvm.training.compilation import kept_programs
 from attsvm.training.driver import run
 from attsvm.training.inputs import Inputs, checked_inputs
+from attsvm.training.layout import model_of
 from attsvm.training.losses import Loss, logistic
-from attsvm.training.plan import Outcome, Plan, model_of
+from attsvm.training.plan import Outcome, Plan
 from attsvm.training.prediction_heads import Head
 from attsvm.training.segments import Interrupted, Paused, Segments, first_steps
 from attsvm.training.weights import FULL, MultiHead, Weight
