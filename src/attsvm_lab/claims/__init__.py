@@ -65,7 +65,7 @@ def by_module() -> Mapping[str, tuple[Claim, ...]]:
     """The claims of every file, by the file's name."""
     homes = {name: import_module(f"attsvm_lab.claims.{name}").__name__ for name in MODULES}
     return {
-        name: tuple(one for (module, _), one in REGISTERED.items() if module == home)
+        name: tuple(claim for (module, _), claim in REGISTERED.items() if module == home)
         for name, home in homes.items()
     }
 

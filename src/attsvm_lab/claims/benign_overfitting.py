@@ -62,11 +62,11 @@ def trained(
     Kaiming's uniform entries have the variance 1/(3d); ours are Gaussian of that variance, which has no
     direction, so that both sides of W are rotated into spans: a triangular factor, as that of the noise.
     """
-    each = [_one(case, steps, weak, lr, record) for case in cases]
-    return Fits(each[0][0], *(np.stack(part) for part in list(zip(*each, strict=True))[1:]))
+    each = [_run(case, steps, weak, lr, record) for case in cases]
+    return Fits(each[0][0], *(np.stack(array) for array in list(zip(*each, strict=True))[1:]))
 
 
-def _one(
+def _run(
     case: tuple[int, float, int], steps: int, weak: float, lr: float, record: int | Sequence[int]
 ) -> tuple[Float, ...]:
     """One run: its matrices are so large that a batch would be no faster, and compiled for its length."""
@@ -92,8 +92,8 @@ def _one(
 def _kaiming(width: int, d: int, seed: int) -> tuple[Float, float]:
     """W within the span (width, width), and the length of W q outside of it for q of length one."""
     rng = np.random.default_rng([d, seed])
-    K, own = np.tril(rng.standard_normal((width, width))), np.arange(width)
-    K[own, own] = np.sqrt(rng.chisquare(d - own))
+    K, diagonal = np.tril(rng.standard_normal((width, width))), np.arange(width)
+    K[diagonal, diagonal] = np.sqrt(rng.chisquare(d - diagonal))
     outside = rng.chisquare(d - width) if d > width else 0.0
     return K / np.sqrt(3 * d), float(np.sqrt(outside / (3 * d)))
 
@@ -186,13 +186,13 @@ def strong_signals_ignore_wrong_labels(seed: int, setting: tuple[int, float] = I
     and every draw all of them at d = 1,000, ‖μ‖ = 80, where SNR √n = 11.
     """
     fit = _fit(setting, seed)
-    then = int(np.flatnonzero(fit.steps == PUBLISHED)[0])
+    published = int(np.flatnonzero(fit.steps == PUBLISHED)[0])
     plateau = (1 - WRONG) * RIGHT + WRONG * float(np.logaddexp(0, 0.5**0.5))
     return att.judge(
         "wrong labels are ignored",
-        att.at_most("training accuracy", fit.train[0, then], 1 - WRONG),
-        att.at_least("test accuracy", fit.test[0, then], 0.999),
-        att.at_most("training loss away from its plateau", abs(fit.loss[0, then] - plateau), 0.005),
+        att.at_most("training accuracy", fit.train[0, published], 1 - WRONG),
+        att.at_least("test accuracy", fit.test[0, published], 0.999),
+        att.at_most("training loss away from its plateau", abs(fit.loss[0, published] - plateau), 0.005),
         att.reported("training accuracy at the end", fit.train[0, -1]),
     )
 

@@ -34,7 +34,7 @@ FEW: dict[str, Any] = {"n": 20, "T": 2, "d": 4000, "flipped": 0.1, "in_span": Tr
 LR, FRESH = 0.025, 1000
 
 
-def known(tokens: att.Tokens) -> tuple[Float, Bool, Bool]:
+def labels_and_signals(tokens: att.Tokens) -> tuple[Float, Bool, Bool]:
     """Classes ±1 (n,), whether labels are right (n,), which tokens are signals (n, T)."""
     along = tokens.keys[..., :2]
     classes = np.where(along[..., 0].any(-1), 1.0, -1.0)
@@ -43,7 +43,7 @@ def known(tokens: att.Tokens) -> tuple[Float, Bool, Bool]:
 
 def right_labels_win(tokens: att.Tokens) -> bool:
     """Whether in each class more labels are right than wrong."""
-    classes, right, _ = known(tokens)
+    classes, right, _ = labels_and_signals(tokens)
     return all(right[classes == sign].sum() > (~right[classes == sign]).sum() for sign in (1, -1))
 
 
@@ -68,12 +68,12 @@ def descended(seed: int, snr: float, lr: float, steps: int, record: Sequence[int
     rule = att.gd(lr)
     path = att.train(tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=steps, record=record)
     assert path.v is not None
-    found = {"steps": path.index}
+    accuracies = {"steps": path.index}
     for name, inputs in (("train", tokens), ("test", fresh)):
         logits = np.einsum("ntd,kd->knt", inputs.keys, path.W[..., 0])
         f = (softmax(logits, axis=-1) * np.einsum("ntd,kd->knt", inputs.keys, path.v)).sum(-1)
-        found[name] = (inputs.labels * f > 0).mean(-1)
-    return found
+        accuracies[name] = (inputs.labels * f > 0).mean(-1)
+    return accuracies
 
 
 @claim(
@@ -89,11 +89,11 @@ def two_steps_fit_wrong_labels_and_generalise(seed: int, lr: float = LR) -> att.
 
     n = 100, d = 11,000, a tenth of the labels wrong, SNR √n = 1.9, steps of 0.025 of head and prompt.
     """
-    found = descended(seed, 1.9, lr, 2)
+    accuracies = descended(seed, 1.9, lr, 2)
     return att.judge(
         "two steps fit and generalise",
-        att.at_least("training accuracy", found["train"][-1], 1.0),
-        att.at_least("test accuracy", found["test"][-1], 0.99),
+        att.at_least("training accuracy", accuracies["train"][-1], 1.0),
+        att.at_least("test accuracy", accuracies["test"][-1], 0.99),
     )
 
 
@@ -110,12 +110,14 @@ def below_the_threshold_longer_training_unlearns(seed: int, snr: float = 0.95) -
     The setting as above with SNR √n = 0.95. Descent goes on to the max-margin program, which prefers noise
     there. Measured: test accuracy after two steps, and after 2,000.
     """
-    found = descended(seed, snr, LR, 2000)
+    accuracies = descended(seed, snr, LR, 2000)
     return att.judge(
         "what two steps learnt is unlearnt",
-        att.at_least("test accuracy after two steps", found["test"][1], 0.98),
-        att.at_most("test accuracy after 2,000", found["test"][-1], 0.75),
-        att.at_least("training accuracy", found["train"].min(where=found["steps"] > 0, initial=1.0), 1.0),
+        att.at_least("test accuracy after two steps", accuracies["test"][1], 0.98),
+        att.at_most("test accuracy after 2,000", accuracies["test"][-1], 0.75),
+        att.at_least(
+            "training accuracy", accuracies["train"].min(where=accuracies["steps"] > 0, initial=1.0), 1.0
+        ),
     )
 
 
@@ -140,20 +142,20 @@ class Joint:
 @lru_cache(maxsize=8)
 def joint(seed: int, ratio: float) -> Joint:
     """At ratio times the threshold: of the class with fewer right labels if above it, with more if below."""
-    classes, right, _ = known(att.datasets.signal_beside_noise(**FEW, seed=seed)[0])
+    classes, right, _ = labels_and_signals(att.datasets.signal_beside_noise(**FEW, seed=seed)[0])
     counts = [(right & (classes == sign)).sum() for sign in (1, -1)]
     signal = ratio * np.sqrt(FEW["d"] / (min(counts) if ratio > 1 else max(counts)))
     tokens, _ = att.datasets.signal_beside_noise(**FEW, signal=signal, seed=seed)
-    _, right, signals = known(tokens)
+    _, right, signals = labels_and_signals(tokens)
     best = att.joint_margin(tokens)
-    taken = signals[np.arange(tokens.n), best.selected]
+    on_signal = signals[np.arange(tokens.n), best.selected]
     fresh, _ = att.datasets.signal_beside_noise(**FEW, signal=signal, seed=seed, fresh=FRESH)
     assert best.prompt is not None
     first = (fresh.keys @ best.prompt.W[:, 0]).argmax(-1)
     f = fresh.labels * (fresh.keys[np.arange(FRESH), first] @ best.head.W[:, 0])
-    wrong = float(taken[~right].mean()) if not right.all() else 0.0
+    wrong = float(on_signal[~right].mean()) if not right.all() else 0.0
     test = float((f > 0).mean() + (f == 0).mean() / 2)
-    return Joint(best, float(taken[right].mean()), wrong, test, right_labels_win(tokens))
+    return Joint(best, float(on_signal[right].mean()), wrong, test, right_labels_win(tokens))
 
 
 RIGHT_LABELS_WIN = "in each class right labels outnumber wrong ones"
@@ -175,14 +177,14 @@ def above_the_threshold_the_joint_program_is_benign(seed: int, ratio: float = 1.
     certified. Hypothesis: in each class right labels outnumber wrong ones, which 99.5 % of draws fulfil.
     Otherwise the best v takes that class's signal with the other sign, however strong it is.
     """
-    found = joint(seed, ratio)
+    optimum = joint(seed, ratio)
     return att.judge(
         "the joint program is benign",
-        att.at_least("right labels on their signal", found.right, 1.0),
-        att.at_most("wrong labels on their signal", found.wrong, 0.0),
-        att.at_least("test accuracy", found.test, 0.99),
-        att.reported("programs solved", found.best.programs),
-        given={"certified": found.best.certified, RIGHT_LABELS_WIN: found.right_labels_win},
+        att.at_least("right labels on their signal", optimum.right, 1.0),
+        att.at_most("wrong labels on their signal", optimum.wrong, 0.0),
+        att.at_least("test accuracy", optimum.test, 0.99),
+        att.reported("programs solved", optimum.best.programs),
+        given={"certified": optimum.best.certified, RIGHT_LABELS_WIN: optimum.right_labels_win},
     )
 
 
@@ -199,13 +201,13 @@ def below_the_threshold_the_joint_program_is_harmful(seed: int, ratio: float = 0
     The setting as above; SNR is 0.8 times the smaller threshold of the two classes. A coin's throw: 1,000
     fresh inputs within four standard errors of one half.
     """
-    found = joint(seed, ratio)
+    optimum = joint(seed, ratio)
     return att.judge(
         "the joint program is harmful",
-        att.at_most("right labels on their signal", found.right, 0.0),
-        att.at_most("test accuracy away from one half", abs(found.test - 0.5), 2 / np.sqrt(FRESH)),
-        att.reported("programs solved", found.best.programs),
-        given={"certified": found.best.certified},
+        att.at_most("right labels on their signal", optimum.right, 0.0),
+        att.at_most("test accuracy away from one half", abs(optimum.test - 0.5), 2 / np.sqrt(FRESH)),
+        att.reported("programs solved", optimum.best.programs),
+        given={"certified": optimum.best.certified},
     )
 
 

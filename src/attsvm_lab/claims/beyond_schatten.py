@@ -39,7 +39,9 @@ def row_steps_on_factors_maximise_the_max_norm_margin(seed: int, norm: att.Norm 
     0.005, the worst to 0.88, and none before 10,000 of 0.0025.
     """
     path = _trained(seed, "row")
-    others = (other for other in (att.nuclear, att.frobenius, att.spectral) if other != norm)
+    schatten_norms = (
+        schatten_norm for schatten_norm in (att.nuclear, att.frobenius, att.spectral) if schatten_norm != norm
+    )
     ratio = certified_ratio(path, norm)
     ends = limit(ratio)
     return att.judge(
@@ -47,8 +49,12 @@ def row_steps_on_factors_maximise_the_max_norm_margin(seed: int, norm: att.Norm 
         att.at_least(f"least limit of the {norm} margin ratio", ends.min(), ENOUGH),
         att.at_most("the same, median from above", np.median(ends), ABOVE),
         *(
-            att.at_most(f"median {other} margin ratio", np.median(certified_share(path, other)), OTHERS)
-            for other in others
+            att.at_most(
+                f"median {schatten_norm} margin ratio",
+                np.median(certified_share(path, schatten_norm)),
+                OTHERS,
+            )
+            for schatten_norm in schatten_norms
         ),
         att.reported(f"least {norm} margin ratio", ratio[:, -1].min()),
     )
@@ -67,11 +73,13 @@ def sign_steps_on_factors_stay_in_the_bracket_of_grothendieck(seed: int, rule: s
     """
     path = _trained(seed, rule)
     shares = certified_share(path, GAMMA)
-    own = shares * GAMMA.value(path.final) / _largest(path)
+    factor_shares = shares * GAMMA.value(path.final) / _largest(path)
     return att.judge(
         "sign steps on K and Q stay in the bracket",
-        att.at_least("least margin over m max|K| max|Q|, of the best over γ₂", own.min(), 1 / GROTHENDIECK),
-        att.at_most("the same, largest", own.max(), 1.0),
+        att.at_least(
+            "least margin over m max|K| max|Q|, of the best over γ₂", factor_shares.min(), 1 / GROTHENDIECK
+        ),
+        att.at_most("the same, largest", factor_shares.max(), 1.0),
         att.reported(f"median {GAMMA} margin ratio", np.median(shares)),
     )
 

@@ -69,9 +69,9 @@ def claim(
 
     def register(check: Callable[..., att.Verdict]) -> Claim:
         broken = twin if callable(twin) else partial(check, **twin)
-        made = Claim(check, broken, removed, reference, mark, chosen_on)
-        REGISTERED[check.__module__, made.name] = made
-        return made
+        registered = Claim(check, broken, removed, reference, mark, chosen_on)
+        REGISTERED[check.__module__, registered.name] = registered
+        return registered
 
     return register
 

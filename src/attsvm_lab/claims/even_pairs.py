@@ -45,15 +45,15 @@ def trained(
     """
     L = tokens.T
     summed = lr * L  # train() takes the mean over lengths
-    begun = np.zeros((2 * L + 1, 2 * L)) if start is None else start
+    initial = np.zeros((2 * L + 1, 2 * L)) if start is None else start
 
     def fall(t: Any) -> Any:
         return (1 + t / TURN) ** -slower
 
     return att.train(
         tokens,
-        att.Linear(begun[-1]),
-        init=begun[:-1],
+        att.Linear(initial[-1]),
+        init=initial[:-1],
         optimizer=att.gd(lambda t: fall(t) * summed / sharp**2 * (1 + (sharp - 1) * (t < TURN))),
         train_head=att.gd(lambda t: fall(t) * summed * head),
         steps=steps,
@@ -107,8 +107,13 @@ def the_first_place_grows_linearly_and_the_others_fall_quadratically(
     lr = 1e-4 * 10 ** rng.random()
     tokens, _ = att.datasets.even_pairs(LONGEST)
     if drawn:
-        some = rng.integers(tokens.n, size=tokens.n)
-        tokens = att.Tokens(tokens.keys[some], tokens.queries[some], tokens.labels[some], tokens.mask[some])
+        drawn_strings = rng.integers(tokens.n, size=tokens.n)
+        tokens = att.Tokens(
+            tokens.keys[drawn_strings],
+            tokens.queries[drawn_strings],
+            tokens.labels[drawn_strings],
+            tokens.mask[drawn_strings],
+        )
     path = trained(tokens, PHASE_ONE[1], PHASE_ONE, lr=lr)
     early, late = by_place(path)[1:]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -139,11 +144,11 @@ def positive_strings_attend_their_first_token_and_negative_ones_their_second(
     path = _trained(seed, language)
     several = path.tokens.lengths > 1
     most = path.attention[-1].argmax(-1)
-    wanted = np.where(path.tokens.labels > 0, 0, 1)
+    expected_token = np.where(path.tokens.labels > 0, 0, 1)
     first, second = attended(path)
     return att.judge(
         "positive strings attend token 1, negative ones token 2",
-        att.at_least("share of strings that attend as stated", (most == wanted)[several].mean(), 1.0),
+        att.at_least("share of strings that attend as stated", (most == expected_token)[several].mean(), 1.0),
         att.reported("mean attention of token 1, positive strings", first[-1].mean()),
         att.reported("mean attention of token 2, negative strings", second[-1].mean()),
     )
@@ -200,9 +205,9 @@ def the_attention_goes_on_sharpening_like_log_log_t(seed: int, frozen: bool = Fa
     tokens, _ = att.datasets.even_pairs(LONGEST)
     start = _near_zero(seed)
     if frozen:
-        before = trained(tokens, 200, [200], sharp=1.0, start=start)
-        assert before.v is not None
-        start = np.concatenate([before.final, before.v[-1:]])
+        first_phase = trained(tokens, 200, [200], sharp=1.0, start=start)
+        assert first_phase.v is not None
+        start = np.concatenate([first_phase.final, first_phase.v[-1:]])
     path = trained(tokens, LATE[-1], LATE, sharp=1.0, start=start, head=float(not frozen))
     size, log = path.norm()[1:], np.log(LATE)
     early, late = np.diff(size) / np.diff(log) * (log[1:] + log[:-1]) / 2
@@ -229,13 +234,15 @@ def comparing_again_and_again_answers_parity(seed: int, chain: bool = True) -> a
     """
     path = _trained(seed, "even_pairs" if chain else "parity")
     tokens, _ = att.datasets.parity(LONGEST)
-    said = answers(path)
+    answer = answers(path)
     several = tokens.lengths > 1
-    right = (said if not chain else in_steps(tokens, said)) * tokens.labels > 0
+    right = (answer if not chain else in_steps(tokens, answer)) * tokens.labels > 0
     return att.judge(
         "parity is answered",
         att.at_least("share of strings answered rightly", right[several].mean(), 1.0),
-        att.reported("share of even pairs answered rightly", (said * path.tokens.labels > 0)[several].mean()),
+        att.reported(
+            "share of even pairs answered rightly", (answer * path.tokens.labels > 0)[several].mean()
+        ),
     )
 
 
@@ -257,15 +264,15 @@ def answers(path: att.Path) -> Float:
     return np.sign(np.einsum("nt,ntd,d->n", path.attention[-1], path.tokens.values, path.v[-1]))
 
 
-def in_steps(tokens: att.Tokens, said: Float) -> Float:
+def in_steps(tokens: att.Tokens, string_answers: Float) -> Float:
     """The last answer of the chain that begins with each string (n,); `said` (n,) answers every string."""
     symbols, lengths = tokens.keys.argmax(-1) % 2, tokens.lengths
-    known = {tuple(s[:l]): a for s, l, a in zip(symbols.tolist(), lengths, said, strict=True)}
+    answer_of = {tuple(s[:l]): a for s, l, a in zip(symbols.tolist(), lengths, string_answers, strict=True)}
     last = []
     for symbol, length in zip(symbols.tolist(), lengths, strict=True):
-        string, answer = tuple(symbol[:length]), said[0]
+        string, answer = tuple(symbol[:length]), string_answers[0]
         for _ in range(length - 1):
-            answer = known[string]
+            answer = answer_of[string]
             string = (*string[1:], 0 if answer > 0 else 1)
         last.append(answer)
     return np.array(last)

@@ -24,11 +24,11 @@ NEAR = 0.02
 class Prediction(NamedTuple):
     """Runs, the tokens they should keep, how attention divides among these, and which runs are judged.
 
-    foretold: kept and attention come from a closed form, not from the end of the run itself.
+    foretold: selected and attention come from a closed form, not from the end of the run itself.
     """
 
     path: att.Path
-    kept: Bool  # (runs, n, T)
+    selected: Bool  # (runs, n, T)
     attention: Float  # (runs, n, T)
     judged: Bool  # (runs,)
     foretold: bool = False
@@ -38,8 +38,8 @@ class Prediction(NamedTuple):
 def _quadratic(seed: int, orthonormal: bool) -> Prediction:
     """Unit-sphere problems with labels 1 under vᵀ r − λ‖r‖²; the prediction is the closed form."""
     tokens, v = att.datasets.sphere(3, 4, 4, seed=draws(seed, 32))
-    left, _, right = np.linalg.svd(tokens.keys)
-    tokens = att.Tokens(left @ right if orthonormal else tokens.keys, tokens.queries)
+    U, _, Vt = np.linalg.svd(tokens.keys)
+    tokens = att.Tokens(U @ Vt if orthonormal else tokens.keys, tokens.queries)
     strength = np.repeat(STRENGTHS, 8)
     optimizer = att.steepest(att.frobenius, decaying)
     head = att.QuadraticPenalty(v, strength)
@@ -133,7 +133,7 @@ def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.V
 
 def _split(prediction: Prediction, near: float = 0.05) -> att.Verdict:
     each = [_distances(prediction, int(r)) for r in np.flatnonzero(prediction.judged)]
-    away = np.array([one for one in each if one is not None]).reshape(-1, 3)
+    away = np.array([distances for distances in each if distances is not None]).reshape(-1, 3)
     enough = len(away) >= 3
     both, direction, single = np.median(away, axis=0) if enough else np.ones(3)
     return att.judge(
@@ -166,19 +166,21 @@ def _distances(prediction: Prediction, r: int) -> Any:
 
     None where the kept tokens cannot be separated from the others, or not be divided like this.
     """
-    path, kept = prediction.path.run(r), prediction.kept[r]
+    path, selected = prediction.path.run(r), prediction.selected[r]
     try:
-        direction = solved(path.tokens, kept).W
+        direction = solved(path.tokens, selected).W
         single = solved(path.tokens, prediction.attention[r].argmax(-1)).W
-        finite = att.finite_part(path.tokens, prediction.attention[r], kept)
+        finite = att.finite_part(path.tokens, prediction.attention[r], selected)
     except (att.NotSeparable, ValueError):
         return None
     scale = ((path.final - finite) * direction).sum() / (direction * direction).sum()
-    return [1 - _cosine(path.final, other) for other in (scale * direction + finite, direction, single)]
+    return [
+        1 - _cosine(path.final, candidate) for candidate in (scale * direction + finite, direction, single)
+    ]
 
 
-def _cosine(one: Float, other: Float) -> float:
-    return float((one * other).sum() / (att.frobenius.value(one) * att.frobenius.value(other)))
+def _cosine(a: Float, b: Float) -> float:
+    return float((a * b).sum() / (att.frobenius.value(a) * att.frobenius.value(b)))
 
 
 # ---------------------------------------------------------------------- how many tokens
@@ -229,6 +231,6 @@ def decaying(step: Any) -> Any:
     return 10 / (100 + step)
 
 
-def _mixed(kept: Bool) -> Bool:
+def _mixed(selected: Bool) -> Bool:
     """Runs that keep several tokens in some example and mask a token in some example."""
-    return np.asarray((kept.sum(-1) > 1).any(-1) & (~kept).any((-2, -1)))
+    return np.asarray((selected.sum(-1) > 1).any(-1) & (~selected).any((-2, -1)))

@@ -20,10 +20,10 @@ def solved(
     Beside a program that is not the best one, a run would have a margin to spare. Raises ValueError where the
     certificate does not hold: the claim is then not applicable.
     """
-    found = att.max_margin(tokens, selected, norm, required=required)
-    if not np.all(np.asarray(found.certified) | ~np.asarray(found.separable)):
-        raise ValueError(f"the {norm} program is not certified: {found.certificate}")
-    return found
+    solution = att.max_margin(tokens, selected, norm, required=required)
+    if not np.all(np.asarray(solution.certified) | ~np.asarray(solution.separable)):
+        raise ValueError(f"the {norm} program is not certified: {solution.certificate}")
+    return solution
 
 
 def equal_losers(n: int, T: int, d: int, seed: int) -> tuple[att.Tokens, Float]:

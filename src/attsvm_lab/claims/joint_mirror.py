@@ -30,9 +30,9 @@ def joint_mirror_descent_selects_the_published_tokens(seed: int, zero: bool = Tr
     v = np.zeros(2) if zero else np.random.Generator(np.random.PCG64(seed)).standard_normal(2)
     tokens = _perturbed(seed, NOISE)
     evidence = []
-    for p, (_, chosen) in PUBLISHED.items():
+    for p, (_, published) in PUBLISHED.items():
         path = joint_run(tokens, v, p)
-        agreed = (path.selected.argmax(-1) == chosen).mean()
+        agreed = (path.selected.argmax(-1) == published).mean()
         evidence += [
             att.at_least(f"published tokens, p = {p:g}", agreed, 1.0),
             att.at_most(f"divergence of W, p = {p:g}", _away(path, p), 1e-3),
@@ -92,12 +92,12 @@ def _joint_limit(path: att.Path) -> att.Verdict:
     head = att.label_svm(path.tokens, path.selected)
     weight = solved(path.tokens, path.selected)
     every = [att.label_svm(path.tokens, s.selected).margin for s in att.selections(path.tokens)]
-    two = att.Entrywise(2)
+    euclidean = att.Entrywise(2)
     return att.judge(
         "the joint path tends to the pair of programs of largest label margin",
         att.at_least("label margin over the largest", head.margin / max(every), 1.0 - 1e-9),
-        att.at_most("1 − cosine of v", att.divergence(path.v[..., None], head.W, two)[-1], 1e-4),
-        att.at_most("1 − cosine of W", att.divergence(path.W, weight.W, two)[-1], 1e-4),
+        att.at_most("1 − cosine of v", att.divergence(path.v[..., None], head.W, euclidean)[-1], 1e-4),
+        att.at_most("1 − cosine of W", att.divergence(path.W, weight.W, euclidean)[-1], 1e-4),
         given={"both examples support the head": bool(head.support.any(-1).all())},
     )
 

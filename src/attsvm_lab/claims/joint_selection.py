@@ -137,10 +137,10 @@ def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(
     f"{PAPER}, between the tight and the relaxed joint path",
     "derived",
     removed="the program knows the ratio of the radii",
-    twin={"known": False},
+    twin={"knows_ratio": False},
 )
 def the_ratio_of_the_two_radii_decides_how_far_the_program_relaxes(
-    seed: int, known: bool = True
+    seed: int, knows_ratio: bool = True
 ) -> att.Verdict:
     """With r = ρR the prompt tends to the direction that maximises min_i (m_i + ρ (Γ_i − Γ)), m_i the
     margin of input i and Γ_i its label margin: p^mm for ρ → 0, p^relax for ρ → ∞.
@@ -151,7 +151,7 @@ def the_ratio_of_the_two_radii_decides_how_far_the_program_relaxes(
     """
     tokens = loose_problem(seed)
     rho = _half_way(tokens)
-    target = program_of_ratio(tokens, rho) if known else relaxed(tokens)
+    target = program_of_ratio(tokens, rho) if knows_ratio else relaxed(tokens)
     path = _joint_path(tokens, np.linalg.norm(target.W) * np.array([10.0, 100.0, 300.0]), rho)
     return att.judge(
         "the limit of r = ρR",

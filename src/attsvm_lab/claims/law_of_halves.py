@@ -85,15 +85,20 @@ def factors_reach_the_spectral_margin(seed: int, norm: att.Norm = att.spectral) 
     Of 80 draws that took 10,000 steps of 0.01 seven were below 0.98 at the end: three were late, with a limit
     of one, and four undone: at 0.994 where lr² t = 0.5, and at 0.91 to 0.97 where it is 1. Here it is 0.34.
     """
-    ratio, others = _ratio(seed, math.inf, norm), (other for other in NORMS if other != norm)
+    ratio, alternatives = (
+        _ratio(seed, math.inf, norm),
+        (alternative for alternative in NORMS if alternative != norm),
+    )
     ends = limit(ratio)
     return att.judge(
         f"spectral steps on K and Q reach the best {norm} margin",
         att.at_least(f"least limit of the {norm} margin ratio", ends.min(), ENOUGH),
         att.at_most("the same, median from above", np.median(ends), ABOVE),
         *(
-            att.at_most(f"median {other} margin ratio", np.median(_share(seed, math.inf, other)), OTHERS)
-            for other in others
+            att.at_most(
+                f"median {alternative} margin ratio", np.median(_share(seed, math.inf, alternative)), OTHERS
+            )
+            for alternative in alternatives
         ),
         att.reported(f"least {norm} margin ratio", ratio[:, -1].min()),
     )
@@ -114,9 +119,9 @@ def schatten_steps_on_factors_maximise_the_margin_of_half_p(seed: int, factor: f
         norm = att.Schatten(factor * p)
         steps = f"margin ratio of Schatten {p:g} steps"
         evidence.append(att.at_least(f"least {norm} {steps}", _share(seed, p, norm).min(), ENOUGH))
-        for other in (att.nuclear, att.spectral):
-            off = np.median(np.abs(_share(seed, p, other) - _of_program(seed, p, norm, other)))
-            evidence.append(att.at_most(f"{other} {steps}, off the program's", off, 0.02))
+        for norm_beside in (att.nuclear, att.spectral):
+            off = np.median(np.abs(_share(seed, p, norm_beside) - _of_program(seed, p, norm, norm_beside)))
+            evidence.append(att.at_most(f"{norm_beside} {steps}, off the program's", off, 0.02))
     return att.judge(
         "steps in Schatten(p) on K and Q reach the best Schatten(p/2) margin",
         *evidence,
@@ -183,15 +188,17 @@ def _share(seed: int, p: float, norm: att.Norm) -> Float:
     return _ratio(seed, p, norm)[:, -1]
 
 
-def _of_program(seed: int, p: float, norm: att.Norm, other: att.Norm) -> Float:
+def _of_program(seed: int, p: float, norm: att.Norm, measured_norm: att.Norm) -> Float:
     """The margin ratio (draws,) in another norm of the best weight in this one."""
-    return np.asarray(1 / other.value(_programs(seed, p)[norm].W) / _programs(seed, p)[other].margin)
+    return np.asarray(
+        1 / measured_norm.value(_programs(seed, p)[norm].W) / _programs(seed, p)[measured_norm].margin
+    )
 
 
 @lru_cache(maxsize=3)
 def _programs(seed: int, p: float) -> dict[att.Norm, att.Solution]:
-    path, own = _trained(seed, p), (att.Schatten(p / 2), att.Schatten(p))
-    norms = NORMS if p in (2, 4, math.inf) else (att.nuclear, att.spectral, *own)
+    path, norms_of_p = _trained(seed, p), (att.Schatten(p / 2), att.Schatten(p))
+    norms = NORMS if p in (2, 4, math.inf) else (att.nuclear, att.spectral, *norms_of_p)
     return {norm: solved(path.tokens, path.selected, norm) for norm in norms}
 
 
@@ -210,11 +217,15 @@ def _trained(seed: int, p: float) -> att.Path:
 
 
 def _factors(seed: int, p: float, norm: att.Norm) -> att.Verdict:
-    others = {str(other): np.median(_share(seed, p, other)) for other in NORMS if other != norm}
+    share_of = {
+        str(alternative): np.median(_share(seed, p, alternative))
+        for alternative in NORMS
+        if alternative != norm
+    }
     return att.judge(
         f"steps in Schatten {p:g} on K and Q reach the best {norm} margin",
         att.at_least(f"least {norm} margin ratio", _share(seed, p, norm).min(), ENOUGH),
-        *(att.at_most(f"median {name} margin ratio", share, OTHERS) for name, share in others.items()),
+        *(att.at_most(f"median {name} margin ratio", share, OTHERS) for name, share in share_of.items()),
     )
 
 
@@ -277,14 +288,14 @@ def _diagonals(seed: int, judged: dict[float, float], count: int = DRAWS, least:
     evidence = []
     for p, q in judged.items():
         path, norm = _diagonal_path(seed, p, count), att.Entrywise(q)
-        told = f"{norm} margin ratio of l{p:g} steps"
+        quantity = f"{norm} margin ratio of l{p:g} steps"
         if least:
             ends = limit(certified_ratio(path, norm))
-            evidence.append(att.at_least(f"least limit of the {told}", ends.min(), ENOUGH))
-            evidence.append(att.at_most(f"median limit of the {told}", np.median(ends), ABOVE))
+            evidence.append(att.at_least(f"least limit of the {quantity}", ends.min(), ENOUGH))
+            evidence.append(att.at_most(f"median limit of the {quantity}", np.median(ends), ABOVE))
         else:
             share = np.median(certified_share(path, norm))
-            evidence.append(att.at_least(f"median {told}", share, ENOUGH))
+            evidence.append(att.at_least(f"median {quantity}", share, ENOUGH))
     return att.judge(
         "lp steps on k and q reach the best l(p/2) margin",
         *evidence,

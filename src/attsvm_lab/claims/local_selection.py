@@ -41,7 +41,7 @@ class Starts:
     @property
     def slack(self) -> Float:
         """Least (margin − 1)/‖p^mm(α)‖ of a token that scores above its input's selected one, (m,)."""
-        return np.array([_slack(self.tokens, one) for one in self.solutions])
+        return np.array([_slack(self.tokens, solution) for solution in self.solutions])
 
     @property
     def openings(self) -> Float:
@@ -79,8 +79,8 @@ def stays(starts: Starts, radius: float, directions: Float | None = None) -> tup
         record=2,
     )
     final = att.cosine(run.W, starts.axes)[:, -1]
-    same = (run.selected == np.stack([s.selected for s in starts.solutions])).all((-2, -1))
-    return same & (final > NEAR), final
+    stayed = (run.selected == np.stack([s.selected for s in starts.solutions])).all((-2, -1))
+    return stayed & (final > NEAR), final
 
 
 # ---------------------------------------------------------------------- gradient descent
@@ -107,19 +107,19 @@ def gradient_descent_near_a_locally_optimal_direction_tends_to_it(
     1/L_p.
     """
     starts = enumerate_starts(seed)
-    which = starts.local == local
+    judged = starts.local == local
     tilted = _tilted(starts.axes, np.random.default_rng(seed), starts.openings)
     for radius in RADII:
-        kept, final = stays(starts, radius, tilted)
-        if kept[which].all():
+        stayed, final = stays(starts, radius, tilted)
+        if stayed[judged].all():
             break
-    along, _ = _slopes_in_cones(starts, which, radius, seed)
+    along, _ = _slopes_in_cones(starts, judged, radius, seed)
     return att.judge(
         "gradient descent in the cone of p^mm(α) tends to it",
-        att.at_least("least final cosine", final[which].min(), 0.999),
+        att.at_least("least final cosine", final[judged].min(), 0.999),
         att.at_most("points of the cone with ⟨∇L, p^mm⟩ ≥ 0", (along >= 0).sum(), 0),
         att.reported("radius", radius),
-        att.reported("narrowest cone μ", starts.openings[which].min()),
+        att.reported("narrowest cone μ", starts.openings[judged].min()),
     )
 
 
@@ -149,11 +149,11 @@ def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(
     )
 
 
-def _slopes_in_cones(starts: Starts, which: Bool, radius: float, seed: int) -> tuple[Float, Float]:
+def _slopes_in_cones(starts: Starts, judged: Bool, radius: float, seed: int) -> tuple[Float, Float]:
     """⟨∇L, axis⟩ and ⟨∇L, p/‖p‖⟩ relative to ‖∇L‖ at 200 random points of each chosen cone."""
     rng = np.random.default_rng(seed)
     along_axis, along_prompt = [], []
-    for axis, opening in zip(starts.axes[which], starts.openings[which], strict=True):
+    for axis, opening in zip(starts.axes[judged], starts.openings[judged], strict=True):
         points = _tilted(np.repeat(axis[None], 200, 0), rng, opening * rng.random(200))[..., 0]
         raw, _ = gradient(starts.tokens.values[..., 0], starts.tokens.keys, radius * points)
         slope = raw / np.linalg.norm(raw, axis=-1, keepdims=True)
@@ -207,24 +207,24 @@ def starts_on_every_direction(seeds: Sequence[int] = range(30)) -> att.Verdict:
 
 def _count(problems: Sequence[Starts]) -> att.Verdict:
     local = np.concatenate([p.local for p in problems])
-    kept = np.array([np.concatenate([stays(p, r)[0] for p in problems]) for r in RADII])
+    stays_at = np.array([np.concatenate([stays(p, r)[0] for p in problems]) for r in RADII])
     slack = np.concatenate([p.slack for p in problems])
-    left = local & ~kept[0]
+    leaves = local & ~stays_at[0]
     return att.judge(
         "locally optimal starts stay, the others leave",
-        att.at_most("locally optimal starts that leave at every R", (local & ~kept.any(0)).sum(), 0),
-        att.at_most("other starts that stay at R = 100", (~local & kept[0]).sum(), 0),
+        att.at_most("locally optimal starts that leave at every R", (local & ~stays_at.any(0)).sum(), 0),
+        att.at_most("other starts that stay at R = 100", (~local & stays_at[0]).sum(), 0),
         att.reported("locally optimal starts", local.sum()),
         *(
             att.reported(f"of them stay at R = {r:g}", (local & k).sum())
-            for r, k in zip(RADII, kept, strict=True)
+            for r, k in zip(RADII, stays_at, strict=True)
         ),
         att.reported("other starts", (~local).sum()),
         att.reported(
-            "slack of better tokens where a start left", slack[left].max() if left.any() else np.nan
+            "slack of better tokens where a start left", slack[leaves].max() if leaves.any() else np.nan
         ),
         att.reported(
-            "least slack of better tokens where all stayed", slack[local & ~left].min(initial=np.inf)
+            "least slack of better tokens where all stayed", slack[local & ~leaves].min(initial=np.inf)
         ),
     )
 
@@ -233,9 +233,9 @@ def _slack(tokens: att.Tokens, solution: att.Solution) -> float:
     """Least (margin − 1)/‖p^mm‖ of a token that scores above the selected one; ∞ without such a token."""
     gamma = tokens.values[..., 0]
     logits = (tokens.keys @ solution.W)[..., 0]
-    chosen = solution.selected
-    margin = logits[chosen][:, None] - logits - 1
-    better = gamma > gamma[chosen][:, None]
+    selected = solution.selected
+    margin = logits[selected][:, None] - logits - 1
+    better = gamma > gamma[selected][:, None]
     return float(np.where(better, margin, np.inf).min() / np.linalg.norm(solution.W))
 
 

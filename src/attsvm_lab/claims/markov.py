@@ -47,10 +47,10 @@ def weak_exponent(counts: Any) -> float:
 
 def _without_feedback(seed: int) -> Any:
     """The same weights drawn without regard to the text."""
-    kept = np.unique(np.geomspace(1, 30_000, 40).astype(int)) - 1
+    recorded = np.unique(np.geomspace(1, 30_000, 40).astype(int)) - 1
     drawn = np.random.Generator(np.random.PCG64(seed)).random((200, 30_000)) < 0.3
-    weak = drawn.cumsum(-1)[:, kept] + 1
-    return np.stack([kept + 3 - weak, weak], axis=-1)
+    weak = drawn.cumsum(-1)[:, recorded] + 1
+    return np.stack([recorded + 3 - weak, weak], axis=-1)
 
 
 @claim(f"{REFERENCE}, consistency", "paper summary", removed="connected co-occurrence", twin={"halves": True})

@@ -163,7 +163,7 @@ def gradient_descent_never_stops_growing(seed: int, separable: bool = True) -> a
     if separable:  # the twin has no program, and is judged by its growth
         mm = solved(tokens, np.zeros((1, tokens.n), int))
         along = np.diff((run.W * mm.W[:, None]).sum((-2, -1)), axis=-1)
-        won = [_length_of_what_it_wins(tokens, one) for one in run.selected[..., 0]]
+        won = [_length_of_what_it_wins(tokens, selected) for selected in run.selected[..., 0]]
         evidence += [
             att.at_most("the same beside what it wins, away from 1", np.abs(length / won - 1).max(), 0.01),
             att.at_least("least change of ⟨p, p^mm⟩", along.min(), 0),
@@ -180,8 +180,8 @@ def _two_scores(seed: int, separable: bool) -> att.Tokens:
 
 
 def _length_of_what_it_wins(tokens: att.Tokens, won: Bool) -> float:
-    found = solved(scored(tokens.keys[won], tokens.values[won, :, 0]), np.zeros(int(won.sum()), int))
-    return float(1 / found.margin)
+    solution = solved(scored(tokens.keys[won], tokens.values[won, :, 0]), np.zeros(int(won.sum()), int))
+    return float(1 / solution.margin)
 
 
 # ---------------------------------------------------------------------- transient bias

@@ -39,9 +39,9 @@ def signum_keeps_the_max_norm_margin_in_batches_of_one(seed: int, name: str = "S
     """
     evidence = [
         att.at_least(
-            f"median l∞ margin ratio, {told}", np.median(_share(seed, name, batch, att.linf)), ENOUGH
+            f"median l∞ margin ratio, {batch_name}", np.median(_share(seed, name, batch, att.linf)), ENOUGH
         )
-        for batch, told in ((None, "all examples"), (1, "batches of one"))
+        for batch, batch_name in ((None, "all examples"), (1, "batches of one"))
     ]
     return att.judge(f"{name} reaches the l∞ margin", *evidence)
 

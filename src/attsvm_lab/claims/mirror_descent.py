@@ -70,8 +70,8 @@ def late_rate(steps: Float, away: Float) -> Any:
 # ---------------------------------------------------------------------- regularisation path
 
 
-@claim(f"{REFERENCE}, regularisation path", "recalled-H", removed=_WRONG, twin={"own": False})
-def the_lp_path_tends_to_the_lp_program(seed: int, own: bool = True) -> att.Verdict:
+@claim(f"{REFERENCE}, regularisation path", "recalled-H", removed=_WRONG, twin={"matching": False})
+def the_lp_path_tends_to_the_lp_program(seed: int, matching: bool = True) -> att.Verdict:
     """The smallest loss in growing lp balls tends in direction to the lp max-margin program.
 
     Unique best tokens, separable; p = 1.75 and 3; radii up to 300 times the program's norm.
@@ -80,8 +80,8 @@ def the_lp_path_tends_to_the_lp_program(seed: int, own: bool = True) -> att.Verd
     tokens, v = att.datasets.sphere(N, T, D, seed=seed)
     best = att.best_tokens(tokens, v)
     evidence = []
-    for p, other in OTHERS.items():
-        q = p if own else other
+    for p, wrong_p in OTHERS.items():
+        q = p if matching else wrong_p
         ratio = att.margin_ratio(_path(seed, p), solved(tokens, best, att.Entrywise(q)))
         evidence.append(att.at_least(f"l{q:g} margin ratio of the l{p:g} path", ratio[-1], 1 - SMOOTHING))
     return att.judge("W_R/R tends to the lp program", *evidence)
@@ -135,8 +135,8 @@ def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True
     return att.judge("‖W(t)‖ diverges like log t", *evidence)
 
 
-def _rate_claim(which: str, p: float) -> Callable[[Callable[..., att.Verdict]], Claim]:
-    reference = f"{REFERENCE}, rate, {which}; the power is derived"
+def _rate_claim(regime: str, p: float) -> Callable[[Callable[..., att.Verdict]], Claim]:
+    reference = f"{REFERENCE}, rate, {regime}; the power is derived"
     return claim(reference, "recalled-M", removed=_WRONG, twin=lambda seed: _rate(seed, p, FAR[p]))
 
 
@@ -180,8 +180,8 @@ def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
 
 def _rate(seed: int, p: float, q: float) -> att.Verdict:
     path = _descent(seed, p, True)
-    log_t, apart = log_time(path.index[LATE:], FASTER), away(path, p, q)[:, LATE:]
-    exponents = np.array([att.fit_rate(log_t, one).exponent for one in apart])
+    log_t, divergences = log_time(path.index[LATE:], FASTER), away(path, p, q)[:, LATE:]
+    exponents = np.array([att.fit_rate(log_t, divergence).exponent for divergence in divergences])
     power = 2 * min(1.0, p - 1)
     return att.judge(
         f"the divergence to the l{q:g} program falls at its rate",
@@ -190,7 +190,7 @@ def _rate(seed: int, p: float, q: float) -> att.Verdict:
             f"median exponent / −{power:g}, away from 1", abs(np.median(exponents) / -power - 1), 0.2
         ),
         att.reported("median exponent", np.median(exponents)),
-        att.reported("divergence at the end", np.median(apart[:, -1])),
+        att.reported("divergence at the end", np.median(divergences[:, -1])),
     )
 
 
@@ -224,10 +224,12 @@ def normalised_mirror_descent_tends_to_its_own_program(seed: int, swapped: bool 
     for p, steps in NORMALISED.items():
         path = mirror_descent(tokens, v, att.mirror(p, 0.1), steps, (10,))
         pair = (OTHERS[p], p) if swapped else (p, OTHERS[p])
-        own, other = (float(away(path, p, q)[-1]) for q in pair)
+        to_program, to_other_program = (float(away(path, p, q)[-1]) for q in pair)
         evidence += [
-            att.at_most(f"divergence, p = {p:g}", own, NEAR[p]),
-            att.at_least(f"the other program's over it, p = {p:g}", other / max(own, 1e-12), 20.0),
+            att.at_most(f"divergence, p = {p:g}", to_program, NEAR[p]),
+            att.at_least(
+                f"the other program's over it, p = {p:g}", to_other_program / max(to_program, 1e-12), 20.0
+            ),
         ]
     return att.judge("normalised mirror descent tends to its own program", *evidence)
 
@@ -252,18 +254,22 @@ def mirror_descent_stays_at_locally_optimal_selections(seed: int, optimal: bool 
     """
     tokens, v = att.datasets.sphere(2, 3, 4, seed=seed)
     norm = att.Entrywise(1.75)
-    found = att.selections(tokens, v, norm)
+    solutions = att.selections(tokens, v, norm)
     if optimal:
-        found = [one for one in found if clearly_optimal(one, v)]
+        solutions = [s for s in solutions if clearly_optimal(s, v)]
     else:
-        known = {tuple(s.selected.argmax(-1)) for s in found}
-        found = [s for s in att.selections(tokens, None, norm) if tuple(s.selected.argmax(-1)) not in known]
+        optimal_tokens = {tuple(s.selected.argmax(-1)) for s in solutions}
+        solutions = [
+            s
+            for s in att.selections(tokens, None, norm)
+            if tuple(s.selected.argmax(-1)) not in optimal_tokens
+        ]
     score = (tokens.values @ v) * tokens.labels[:, None]
-    start = min(found, key=lambda s: float(score[s.selected].sum()))
+    start = min(solutions, key=lambda s: float(score[s.selected].sum()))
     path = mirror_descent(tokens, v, att.mirror(1.75, 0.1), 10_000, (10,), init=100 * start.W)
-    apart = att.divergence(path.W, start.W, norm)
+    divergence = att.divergence(path.W, start.W, norm)
     return att.judge(
         "the run stays at its selection",
         att.at_least("share of tokens kept", (path.selected & start.selected).any(-1).mean(), 1.0),
-        att.at_most("divergence at the end", apart[-1], 1e-5),
+        att.at_most("divergence at the end", divergence[-1], 1e-5),
     )

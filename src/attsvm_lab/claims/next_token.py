@@ -201,16 +201,18 @@ def composition(corpus: att.next_token.Corpus, lr: float, steps: int, record: An
 def _split(cycle: bool) -> att.Verdict:
     toy = att.next_token.log2_toy()
     # Without a cycle the odds leave log 2 at once, and do not come back.
-    found = (
+    composed = (
         composition(toy, 4.0, 1_000_000) if cycle else composition(toy.take(toy.following == 0), 4.0, SHORT)
     )
-    rest = found.path.final - found.finite
+    residual = composed.path.final - composed.finite
     return att.judge(
         "the weight is a direction and a finite part",
-        att.at_most("|w_0 − w_1 − log 2|", abs(found.odds[-1] - np.log(2)), 1e-6),
-        att.at_least("cosine of the rest to Graph-SVM", att.cosine(rest[None], found.program.W)[0], 0.99),
-        att.reported("norm", found.path.norm()[-1]),
-        numbers={"index": found.path.index, "w_0 − w_1": found.odds},
+        att.at_most("|w_0 − w_1 − log 2|", abs(composed.odds[-1] - np.log(2)), 1e-6),
+        att.at_least(
+            "cosine of the rest to Graph-SVM", att.cosine(residual[None], composed.program.W)[0], 0.99
+        ),
+        att.reported("norm", composed.path.norm()[-1]),
+        numbers={"index": composed.path.index, "w_0 − w_1": composed.odds},
     )
 
 

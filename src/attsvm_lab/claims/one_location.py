@@ -36,9 +36,9 @@ def the_risk_of_erf_attention_has_a_closed_form(seed: int, tilt: float = 0.0) ->
     """
     tokens, truth = att.datasets.one_location(20_000, SMALL.T, SMALL.d, seed, noise=SMALL.noise)
     kappa, nu = 0.6, 0.8
-    rest = np.linalg.svd(np.stack([truth.k, truth.v]))[2][2:4]  # orthogonal to both
-    k = kappa * truth.k + np.sqrt(1 - kappa**2) * rest[0]
-    v = nu * truth.v + np.sqrt(1 - nu**2 - tilt**2) * rest[1] + tilt * truth.k
+    orthogonal = np.linalg.svd(np.stack([truth.k, truth.v]))[2][2:4]  # orthogonal to both
+    k = kappa * truth.k + np.sqrt(1 - kappa**2) * orthogonal[0]
+    v = nu * truth.v + np.sqrt(1 - nu**2 - tilt**2) * orthogonal[1] + tilt * truth.k
     error = (truth.response - (erf(SMALL.sharpness * (tokens.keys @ k)) * (tokens.keys @ v)).sum(1)) ** 2
     away = (error.mean() - float(SMALL.on_manifold(kappa, nu))) / (error.std() / np.sqrt(len(error)))
     return att.judge(
@@ -127,8 +127,8 @@ def on_manifold(risk: att.datasets.LocationRisk, begin: Float, rate: float, step
     for step in range(steps):
         t = root * kappa
         mean, bell = float(erf(t / sqrt(wide))), float(exp(-t * t / wide))
-        own = 4 / sqrt(np.pi * wide) * bell * float(erf(t / sqrt(wide * spread)))  # ∂ζ/∂t
-        g = root * var * (own - 2 * nu * 2 / sqrt(np.pi * wide) * bell)
+        derivative = 4 / sqrt(np.pi * wide) * bell * float(erf(t / sqrt(wide * spread)))  # ∂ζ/∂t
+        g = root * var * (derivative - 2 * nu * 2 / sqrt(np.pi * wide) * bell)
         h = -2 * var * mean
         kappa, nu = (
             (x - rate * slope * (1 - x * x)) / sqrt(1 + (rate * slope) ** 2 * (1 - x * x))

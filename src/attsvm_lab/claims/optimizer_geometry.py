@@ -103,8 +103,8 @@ def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> at
     for k, norm in enumerate(norms):
         best = _best(_run(norm, seed), norm)
         ratios = [float(att.margin_ratio(_run(run, seed), best)[-1]) for run in norms]
-        own = ratios.pop((k - shift) % len(norms))
-        evidence.append(att.at_least(f"lead in {norm}", own - max(ratios), 0.02))
+        own_ratio = ratios.pop((k - shift) % len(norms))
+        evidence.append(att.at_least(f"lead in {norm}", own_ratio - max(ratios), 0.02))
     return att.judge("each steepest descent leads in its own norm", *evidence)
 
 

@@ -58,10 +58,10 @@ def compositional_muon_reaches_the_spectral_margin(seed: int, norm: att.Norm = a
     return _judged("compositional Muon", path, norm)
 
 
-def _judged(who: str, path: att.Path, norm: att.Norm) -> att.Verdict:
+def _judged(runs: str, path: att.Path, norm: att.Norm) -> att.Verdict:
     ends = limit(certified_ratio(path, norm))
     return att.judge(
-        f"{who} reach the best {norm} margin",
+        f"{runs} reach the best {norm} margin",
         att.at_most(
             f"median limit of the {norm} margin ratio, away from 1", abs(np.median(ends) - 1), WITHIN
         ),

@@ -109,14 +109,14 @@ def near_starts_end_where_the_score_is_high(seed: int, shuffled: bool = False) -
 
 
 def _basins(seed: int, scale: float, predictor: str, shuffled: bool) -> att.Verdict:
-    rng, found = np.random.default_rng([2, seed]), []
-    for share, known in _ended(seed, scale):
-        order = rng.permutation(known[predictor]) if shuffled else known[predictor]
+    rng, correlations = np.random.default_rng([2, seed]), []
+    for share, predictors in _ended(seed, scale):
+        order = rng.permutation(predictors[predictor]) if shuffled else predictors[predictor]
         if np.ptp(share) > 0:  # a draw whose runs all end at one selection, or at none, has no order
-            found.append(spearmanr(order, share)[0])
+            correlations.append(spearmanr(order, share)[0])
     return att.judge(
         f"the {predictor} predicts where runs end",
-        att.at_least("mean rank correlation", np.mean(found), 0.3),
+        att.at_least("mean rank correlation", np.mean(correlations), 0.3),
     )
 
 
@@ -129,32 +129,36 @@ def _ended(seed: int, scale: float) -> list[tuple[Float, dict[str, Float]]]:
     starts = scale * rng.standard_normal((len(v), BASINS[2], 1))
     rule = att.steepest(att.frobenius, 0.1)
     path = att.train(tokens, att.Linear(v), optimizer=rule, steps=500, init=starts, record=[500])
-    found = []
-    for ended, (draw, chosen) in zip(np.split(path.selected, len(drawn)), drawn.items(), strict=True):
-        one, head = att.datasets.prompt_sphere(*BASINS, seed=draw)
-        logits = (np.asarray(one.keys) @ rng.standard_normal((4000, 1, one.d, 1)))[..., 0]
-        angle = _matches(logits == logits.max(-1, keepdims=True), chosen)
-        score = (att.scores(one, head) * chosen).sum((-2, -1))
-        found.append((_matches(ended, chosen), {"angle": angle, "score": score}))
-    return found
+    shares = []
+    for end_selections, (draw, optimal) in zip(
+        np.split(path.selected, len(drawn)), drawn.items(), strict=True
+    ):
+        tokens_of_draw, head = att.datasets.prompt_sphere(*BASINS, seed=draw)
+        logits = (np.asarray(tokens_of_draw.keys) @ rng.standard_normal((4000, 1, tokens_of_draw.d, 1)))[
+            ..., 0
+        ]
+        angle = _matches(logits == logits.max(-1, keepdims=True), optimal)
+        score = (att.scores(tokens_of_draw, head) * optimal).sum((-2, -1))
+        shares.append((_matches(end_selections, optimal), {"angle": angle, "score": score}))
+    return shares
 
 
 @lru_cache(maxsize=2)
 def _with_several(seed: int) -> dict[int, Any]:
     """The first draws with four or more locally optimal selections, and those (selections, n, T)."""
-    found: dict[int, Any] = {}
+    selections: dict[int, Any] = {}
     for draw in draws(seed, 60):
-        if len(found) == DRAWS:
+        if len(selections) == DRAWS:
             break
         solutions = att.selections(*att.datasets.prompt_sphere(*BASINS, seed=draw))
         if len(solutions) >= 4:
-            found[draw] = np.stack([one.selected for one in solutions])
-    return found
+            selections[draw] = np.stack([s.selected for s in solutions])
+    return selections
 
 
-def _matches(ended: Any, chosen: Any) -> Float:
+def _matches(ends: Any, selections: Any) -> Float:
     """The share of runs (runs, n, T) at each selection (selections, n, T)."""
-    return np.asarray((ended[:, None] == chosen).all((-2, -1)).mean(0))
+    return np.asarray((ends[:, None] == selections).all((-2, -1)).mean(0))
 
 
 # ---------------------------------------------------------------------- how long K and Q take
@@ -186,14 +190,14 @@ def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int, plain: bo
         init=tuple(start),
         record=range(1, steps + 1),
     )
-    there = np.asarray(path.norm()) >= 0.1
-    left = path.index[there.argmax(1)].reshape(8, 2)
+    arrived = np.asarray(path.norm()) >= 0.1
+    left_at = path.index[arrived.argmax(1)].reshape(8, 2)
     grown = np.log1p(np.linalg.norm(_first_gradient(tokens, v), 2, axis=(-2, -1)))[::2]
-    ratio = (left[:, 1] - left[:, 0]) * grown / np.log(100)
+    ratio = (left_at[:, 1] - left_at[:, 0]) * grown / np.log(100)
     return att.judge(
         "K and Q leave a small start after log(1/α) / log(1 + η σ₁) steps",
         att.at_most("|median ratio of steps − 1|", abs(np.median(ratio) - 1), 0.01),
-        given={"every run leaves": bool(there.any(1).all())},
+        given={"every run leaves": bool(arrived.any(1).all())},
     )
 
 
@@ -238,8 +242,8 @@ def descent_on_factors_is_quickest_from_a_start_of_middle_size(
         record=60,
     )
     solution = solved(tokens, path.selected, norm)
-    there = att.margin_ratio(path, solution) >= 0.95
-    stays = np.logical_and.accumulate(there[:, ::-1], axis=1)[:, ::-1]
+    at_margin = att.margin_ratio(path, solution) >= 0.95
+    stays = np.logical_and.accumulate(at_margin[:, ::-1], axis=1)[:, ::-1]
     came = np.where(stays[:, -1], path.index[stays.argmax(1)], steps).reshape(count, -1)
     later = np.exp(np.log(came / came[:, 1:2]).mean(0))
     return att.judge(

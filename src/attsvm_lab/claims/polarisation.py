@@ -51,7 +51,7 @@ def attention_and_values_trained_together_polarise(seed: int, equal: bool = Fals
         steps=STEPS,
         record=[STEPS],
     )
-    there = _flow(begin, lambda f: 1 / (1 + np.exp(f)), (RATE * STEPS,))[0].max()
+    largest = _flow(begin, lambda f: 1 / (1 + np.exp(f)), (RATE * STEPS,))[0].max()
     assert path.v is not None
     return att.judge(
         "attention and values polarise",
@@ -60,7 +60,7 @@ def attention_and_values_trained_together_polarise(seed: int, equal: bool = Fals
         att.at_least("the same", float(ratio[-1]), 0.98),
         att.at_most("the same, relative to 1e6", float(ratio[-1] / ratio[0]), 1.0),
         att.at_least("the winner is that of u(0)", float((first == begin.argmax()).all()), 1.0),
-        att.at_most("descent's u_max away from the flow's", abs(float(path.v[-1].max() / there) - 1), 1e-3),
+        att.at_most("descent's u_max away from the flow's", abs(float(path.v[-1].max() / largest) - 1), 1e-3),
     )
 
 
@@ -113,8 +113,8 @@ def _flow(
 
     span = np.log(1e-3), np.log(times[-1])
     both = np.concatenate([begin, np.zeros(WIDTH)])
-    found = solve_ivp(along, span, both, "LSODA", t_eval=np.log(times), rtol=1e-9, atol=1e-11).y.T
-    u, a = found[:, :WIDTH], found[:, WIDTH:]
+    solution = solve_ivp(along, span, both, "LSODA", t_eval=np.log(times), rtol=1e-9, atol=1e-11).y.T
+    u, a = solution[:, :WIDTH], solution[:, WIDTH:]
     losing = np.sort(a, axis=1)[:, :-1] - a.max(1, keepdims=True)
     total = np.exp(losing).sum(1)
     return u, np.log(total) - np.log1p(total), a.argmax(1)

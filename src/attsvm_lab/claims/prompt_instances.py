@@ -58,7 +58,7 @@ class Axes:
 def all_selections(tokens: att.Tokens) -> tuple[list[att.Solution], Float]:
     """Every separable selection with its program, and the unit directions (selections, d, 1)."""
     solutions = att.selections(tokens)
-    return solutions, np.stack([unit(one.W) for one in solutions])
+    return solutions, np.stack([unit(solution.W) for solution in solutions])
 
 
 def unit(W: Float) -> Float:
@@ -91,8 +91,8 @@ def gradient(gamma: Float, keys: Float, prompts: ArrayLike, slope: Any = log_slo
     log_scale = pairs.max((-3, -2, -1))
     weights = np.exp(pairs - log_scale[:, None, None, None])
     gaps = gamma[:, :, None] - gamma[:, None, :]
-    apart = keys[:, :, None] - keys[:, None, :]
-    total = np.einsum("mntu,ntu,ntud->md", weights, gaps, apart)
+    differences = keys[:, :, None] - keys[:, None, :]
+    total = np.einsum("mntu,ntu,ntud->md", weights, gaps, differences)
     return -total / (2 * len(gamma)), log_scale
 
 

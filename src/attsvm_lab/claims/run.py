@@ -62,32 +62,34 @@ def run(
     names: of claims of the package; a Claim of one's own is run after those, in this process.
     executor: where the papers run; worker processes by default.
     """
-    wanted = None if names is None else list(names)
-    user_claims = [one for one in wanted or () if isinstance(one, Claim)]
-    tasks = _tasks(wanted if wanted is None else [one for one in wanted if isinstance(one, str)])
-    chosen = tuple(int(seed) for seed in seeds)
-    if not chosen:
+    requested = None if names is None else list(names)
+    user_claims = [claim for claim in requested or () if isinstance(claim, Claim)]
+    tasks = _tasks(requested if requested is None else [name for name in requested if isinstance(name, str)])
+    seed_tuple = tuple(int(seed) for seed in seeds)
+    if not seed_tuple:
         raise ValueError("seeds is empty. Pass at least one seed.")
     if not tasks:
-        return [_run_claim(claim, chosen) for claim in user_claims]
+        return [_run_claim(claim, seed_tuple) for claim in user_claims]
     with using(executor, len(tasks)) as pool:
-        jobs = [pool.submit(_run_module, *task, chosen) for task in tasks]
+        jobs = [pool.submit(_run_module, *task, seed_tuple) for task in tasks]
         rows = [row for job in jobs for row in job.result()]
-    return rows + [_run_claim(claim, chosen) for claim in user_claims]
+    return rows + [_run_claim(claim, seed_tuple) for claim in user_claims]
 
 
 def _tasks(names: Iterable[str] | None) -> list[tuple[str, tuple[str, ...]]]:
     every = {module: tuple(claim.name for claim in group) for module, group in by_module().items()}
     if names is None:
         return list(every.items())
-    wanted = list(names)
-    unknown = set(wanted) - {name for group in every.values() for name in group}
+    requested = list(names)
+    unknown = set(requested) - {name for group in every.values() for name in group}
     if unknown:
         raise ValueError(
             f"no claim is named {', '.join(sorted(unknown))}. See attsvm_lab.claims.claims for all."
         )
-    kept = {module: tuple(name for name in group if name in wanted) for module, group in every.items()}
-    return [(module, group) for module, group in kept.items() if group]
+    requested_names = {
+        module: tuple(name for name in group if name in requested) for module, group in every.items()
+    }
+    return [(module, group) for module, group in requested_names.items() if group]
 
 
 def _run_module(module: str, names: Sequence[str], seeds: Sequence[int]) -> list[Row]:

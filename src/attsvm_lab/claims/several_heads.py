@@ -63,8 +63,8 @@ def _judged(path: att.Path, norm: att.Norm) -> tuple[Float, Float]:
     """The margin ratio and the best margin of each head."""
     heads = [path.head(h) for h in range(HEADS)]
     best = [solved(head.tokens, head.selected, norm) for head in heads]
-    ratio = [att.margin_ratio(head, one)[-1] for head, one in zip(heads, best, strict=True)]
-    return np.array(ratio), np.array([float(one.margin) for one in best])
+    ratio = [att.margin_ratio(head, solution)[-1] for head, solution in zip(heads, best, strict=True)]
+    return np.array(ratio), np.array([float(solution.margin) for solution in best])
 
 
 @lru_cache(maxsize=2)

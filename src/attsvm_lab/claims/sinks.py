@@ -41,13 +41,13 @@ def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> att.Verd
     """
     tokens, selected = att.datasets.trigger_means(*SIZE, seed=seed)
     path, best = _trained(seed, silent), solved(tokens, selected)
-    there, bos = at_trigger(selected), path.attention[-1, :, 0]
+    trigger, bos = at_trigger(selected), path.attention[-1, :, 0]
     moved = path.W[-1] - path.W[-2]
     share = np.linalg.norm(moved) * float(best.margin) / (0.5 * np.log(10))
     return att.judge(
         "a sink is a max-margin selection",
-        att.at_least("least attention of BOS but at triggers", bos[~there].min(), 0.98),
-        att.at_most("largest attention of BOS at a trigger", bos[there].max(), 0.02),
+        att.at_least("least attention of BOS but at triggers", bos[~trigger].min(), 0.98),
+        att.at_most("largest attention of BOS at a trigger", bos[trigger].max(), 0.02),
         att.at_least("cosine of the growth of W to the program", att.cosine(moved[None], best.W)[0], 0.99),
         att.at_most("growth of W / (½ log 10 ‖W*‖), away from 1", abs(share - 1), 0.06),
         att.reported("‖W*‖² of the program", 1 / float(best.margin) ** 2),

@@ -120,37 +120,39 @@ def a_prompt_selects_planted_tokens_up_to_its_capacity(
     each, separable or not by certified programs. Wanted: ≥ 80 % separable at n = 0.75 n*, ≤ 20 % at 1.35 n*,
     and at n* itself 50 % ± 30 %.
     """
-    found = []
+    outcomes = []
     for T, strength in CAPACITY:
         most = 48 * att.datasets.capacity(tokens_of(T), strength)
-        for n in (round(part * most) for part in LOADS):
+        for n in (round(load * most) for load in LOADS):
             tokens, _ = att.datasets.planted(n, T, 48, strength, _draws(seed))
-            found.append(att.separable(tokens, np.zeros(n, int)))
-    return _judged("selection up to the capacity", _shares(found))
+            outcomes.append(att.separable(tokens, np.zeros(n, int)))
+    return _judged("selection up to the capacity", _shares(outcomes))
 
 
 @claim(
     "ours: docs/papers/sparse_signals.md",
     "conjecture",
     removed="queries of their own: every example has the same one",
-    twin={"own": False},
+    twin={"own_queries": False},
     chosen_on=range(5),
 )
-def a_matrix_has_the_capacity_of_a_prompt_with_as_many_entries(seed: int, own: bool = True) -> att.Verdict:
+def a_matrix_has_the_capacity_of_a_prompt_with_as_many_entries(
+    seed: int, own_queries: bool = True
+) -> att.Verdict:
     """With Gaussian queries of width e a matrix W selects planted tokens in n* = d e/D(0) examples.
 
     d = e = 8, no signal, T = 2, 4 and 16; 30 draws each. Wanted: as for prompts. Surprise: the rows x zᵀ are
     no Gaussian matrices. Where n* is near e it fails (d = e = 4, T = 16: half are separable at 0.75 n*).
     """
-    found, d = [], 8
+    outcomes, d = [], 8
     for T in (2, 4, 16):
         most = d * d * att.datasets.capacity(T)
-        for n in (round(part * most) for part in LOADS):
+        for n in (round(load * most) for load in LOADS):
             keys = att.datasets.planted(n, T, d, seed=_draws(seed))[0].keys
-            queries = np.random.default_rng([1, seed]).standard_normal((DRAWS, n if own else 1, d))
+            queries = np.random.default_rng([1, seed]).standard_normal((DRAWS, n if own_queries else 1, d))
             tokens = att.Tokens(keys, np.broadcast_to(queries, (DRAWS, n, d)))
-            found.append(att.separable(tokens, np.zeros(n, int)))
-    return _judged("the capacity of a matrix", _shares(found))
+            outcomes.append(att.separable(tokens, np.zeros(n, int)))
+    return _judged("the capacity of a matrix", _shares(outcomes))
 
 
 def prompt(tokens: att.Tokens) -> Float:
@@ -187,15 +189,15 @@ def _draws(seed: int) -> range:
     return range(DRAWS * seed, DRAWS * (seed + 1))
 
 
-def _shares(found: list[Any]) -> Float:
+def _shares(outcomes: list[Any]) -> Float:
     """(sizes, loads)."""
-    return np.asarray(found, dtype=float).mean(-1).reshape(-1, len(LOADS))
+    return np.asarray(outcomes, dtype=float).mean(-1).reshape(-1, len(LOADS))
 
 
-def _judged(what: str, shares: Float) -> att.Verdict:
+def _judged(name: str, shares: Float) -> att.Verdict:
     below, at, above = shares.T
     return att.judge(
-        what,
+        name,
         att.at_least("least share separable at 0.75 n*", below.min(), 0.8),
         att.at_most("largest |share − ½| at n*", np.abs(at - 0.5).max(), 0.3),
         att.at_most("largest share separable at 1.35 n*", above.max(), 0.2),

@@ -38,25 +38,25 @@ class Topics(NamedTuple):
 
 def drawn(seed: int, arrows: int = 4) -> Topics:
     """Two topics and their corpora."""
-    made = att.next_token
+    nt = att.next_token
     A, B = (
-        made.topic_corpus(made.random_topic(VOCABULARY, arrows, s), SENTENCES, LENGTH, s)
+        nt.topic_corpus(nt.random_topic(VOCABULARY, arrows, s), SENTENCES, LENGTH, s)
         for s in (2 * seed, 2 * seed + 1)
     )
     ids, following = np.concatenate([A.ids, B.ids]), np.concatenate([A.following, B.following])
-    E = made.random_embeddings(VOCABULARY, WIDTH, seed)
-    return Topics(E, A, B, made.Corpus(ids, following, A.vocabulary))
+    E = nt.random_embeddings(VOCABULARY, WIDTH, seed)
+    return Topics(E, A, B, nt.Corpus(ids, following, A.vocabulary))
 
 
 def trained(
-    topics: Sequence[Topics], which: str, steps: int = STEPS, lr: float = LR, first: int = 0
+    topics: Sequence[Topics], corpus_name: str, steps: int = STEPS, lr: float = LR, first: int = 0
 ) -> Float:
     """The weights (runs, d, d) of models of one corpus of each pair; first: the seed of the first start."""
-    each = [att.next_token.choice_tokens(getattr(one, which), one.E) for one in topics]
+    each = [att.next_token.choice_tokens(getattr(pair, corpus_name), pair.E) for pair in topics]
     names = ("keys", "queries", "mask", "values")
-    parts = {name: np.stack([getattr(tokens, name) for tokens in each]) for name in names}
+    arrays = {name: np.stack([getattr(tokens, name) for tokens in each]) for name in names}
     return att.train(
-        att.Tokens(**parts),
+        att.Tokens(**arrays),
         att.Linear(np.ones(1)),
         loss=att.log_loss,
         optimizer=att.steepest(att.frobenius, lr),
@@ -66,28 +66,28 @@ def trained(
     ).final
 
 
-def programs(topics: Sequence[Topics], which: str) -> Float:
+def programs(topics: Sequence[Topics], corpus_name: str) -> Float:
     """The weights (runs, d, d) of the certified programs of one corpus of each pair."""
-    found = [att.next_token.graph_program(getattr(one, which), one.E) for one in topics]
-    assert all(one.certified for one in found)
-    return np.stack([one.W for one in found])
+    solutions = [att.next_token.graph_program(getattr(pair, corpus_name), pair.E) for pair in topics]
+    assert all(solution.certified for solution in solutions)
+    return np.stack([solution.W for solution in solutions])
 
 
 def changes(
     topics: Topics,
     texts: att.next_token.Corpus,
-    one: Float,
-    both: Float,
+    weight_A: Float,
+    weight_both: Float,
     seed: int = 0,
     decimals: int | None = None,
 ) -> att.next_token.TopicChanges:
     """What the weight of both topics says after texts of A, beside the weight of A alone."""
-    made = att.next_token
+    nt = att.next_token
     may = [
-        made.likeliest(made.token_logits(W, topics.E), corpus, texts, decimals)
-        for W, corpus in ((one, topics.A), (both, topics.both))
+        nt.likeliest(nt.token_logits(W, topics.E), corpus, texts, decimals)
+        for W, corpus in ((weight_A, topics.A), (weight_both, topics.both))
     ]
-    return made.topic_changes(texts, topics.A, may[0], may[1], seed)
+    return nt.topic_changes(texts, topics.A, may[0], may[1], seed)
 
 
 # ---------------------------------------------------------------------- claims
@@ -97,31 +97,33 @@ def changes(
     f"{PAPER}, Theorem 2",
     "paper summary",
     removed="topic A among the sentences: the model of topic B",
-    twin={"which": "B"},
+    twin={"corpus_name": "B"},
 )
-def training_on_two_topics_keeps_the_order_of_each(seed: int, which: str = "both") -> att.Verdict:
+def training_on_two_topics_keeps_the_order_of_each(seed: int, corpus_name: str = "both") -> att.Verdict:
     """What topic A puts above another token, the model of A and B does not put below it.
 
     Four pairs of topics. Wanted: in the program of both topics no strict priority of A is reversed (least gap
     ≥ −1e-6 of a margin); trained, 2,000 normalised steps of 0.04, all that are strict in both topics together
     stand, to one in a thousand. Those that B ties have finite odds, of either sign.
     """
-    best, found = (_weights(seed, kind, which) for kind in ("program", "trained"))
-    least, kept, tied = np.inf, [], []
-    for one, program, W in zip(_topics(seed), best / FAR, found, strict=True):
-        graph, mixed = (att.next_token.Priorities.of(corpus) for corpus in (one.A, one.both))
+    program_weights, trained_weights = (_weights(seed, kind, corpus_name) for kind in ("program", "trained"))
+    least, strict_signs, tied_signs = np.inf, [], []
+    for pair, program, W in zip(_topics(seed), program_weights / FAR, trained_weights, strict=True):
+        graph, mixed = (att.next_token.Priorities.of(corpus) for corpus in (pair.A, pair.both))
         edges = np.stack([graph.query, graph.upper, graph.lower])[:, graph.strict]
         stand = np.stack([mixed.query, mixed.upper, mixed.lower])[:, mixed.strict]
         strict = (edges[:, :, None] == stand[:, None]).all(0).any(-1)
-        gaps = [_gaps(weight, one.E, edges) for weight in (program, W)]
+        gaps = [_gaps(weight, pair.E, edges) for weight in (program, W)]
         least = min(least, gaps[0].min())
-        kept.append(gaps[1][strict] > 0)
-        tied.append(gaps[1][~strict] > 0)
+        strict_signs.append(gaps[1][strict] > 0)
+        tied_signs.append(gaps[1][~strict] > 0)
     return att.judge(
         "the order of topic A is kept",
         att.at_least("least gap of a strict priority of A, program", least, -1e-6),
-        att.at_least("share of those strict in both that stand, trained", np.concatenate(kept).mean(), 0.999),
-        att.reported("share of those that B ties that stand, trained", np.concatenate(tied).mean()),
+        att.at_least(
+            "share of those strict in both that stand, trained", np.concatenate(strict_signs).mean(), 0.999
+        ),
+        att.reported("share of those that B ties that stand, trained", np.concatenate(tied_signs).mean()),
     )
 
 
@@ -143,14 +145,14 @@ def a_topic_changes_only_where_lower_tokens_outnumber_all_top_ones(
     Surprise: it is a statement about the limit direction. Trained weights change the topic three times as
     often, in half of the cases to another top token, and in a third to a lower one that is outnumbered.
     """
-    seen = _seen(seed, kind, TEST_LENGTH)
-    changed = sum(int(one.changed.sum()) for one in seen)
-    allowed = sum(int((one.changed & one.lower & one.outnumbers_all).sum()) for one in seen)
+    observed = _seen(seed, kind, TEST_LENGTH)
+    changed = sum(int(c.changed.sum()) for c in observed)
+    allowed = sum(int((c.changed & c.lower & c.outnumbers_all).sum()) for c in observed)
     return att.judge(
         "changes need a lower token that outnumbers all top ones",
         att.at_most("changes without it", changed - allowed, 0),
         att.reported("changes", changed),
-        att.reported("ambiguous", sum(int(one.ambiguous.sum()) for one in seen)),
+        att.reported("ambiguous", sum(int(c.ambiguous.sum()) for c in observed)),
         given={"the topic changes somewhere": changed > 0},
     )
 
@@ -171,7 +173,7 @@ def topic_changes_vanish_in_long_texts(seed: int, kind: str = "program") -> att.
     Surprise: trained weights do not show it, because odds inside a component stay finite. A published table
     does, with weights scaled to length one and attention rounded to three decimals (docs/papers/topics.md).
     """
-    short, long = (sum(int(one.changed.sum()) for one in _seen(seed, kind, T)) for T in (8, 256))
+    short, long = (sum(int(c.changed.sum()) for c in _seen(seed, kind, T)) for T in (8, 256))
     return att.judge(
         "topic changes vanish in long texts",
         att.at_most("changes in texts of 256 tokens", long, 0),
@@ -189,10 +191,14 @@ def _topics(seed: int) -> tuple[Topics, ...]:
 
 
 @lru_cache(maxsize=8)
-def _weights(seed: int, kind: str, which: str) -> Float:
+def _weights(seed: int, kind: str, corpus_name: str) -> Float:
     """Of one corpus of every pair."""
     topics = _topics(seed)
-    return FAR * programs(topics, which) if kind == "program" else trained(topics, which, first=DRAWS * seed)
+    return (
+        FAR * programs(topics, corpus_name)
+        if kind == "program"
+        else trained(topics, corpus_name, first=DRAWS * seed)
+    )
 
 
 def _gaps(W: Float, E: Float, edges: NDArray[np.intp]) -> Float:
@@ -201,8 +207,10 @@ def _gaps(W: Float, E: Float, edges: NDArray[np.intp]) -> Float:
 
 
 def _seen(seed: int, kind: str, T: int) -> list[att.next_token.TopicChanges]:
-    weights = zip(_topics(seed), *(_weights(seed, kind, which) for which in ("A", "both")), strict=True)
+    weights = zip(
+        _topics(seed), *(_weights(seed, kind, corpus_name) for corpus_name in ("A", "both")), strict=True
+    )
     return [
-        changes(one, att.next_token.topic_sentences(one.A, TESTS, T, k), A, both, k)
-        for k, (one, A, both) in enumerate(weights, DRAWS * seed)
+        changes(pair, att.next_token.topic_sentences(pair.A, TESTS, T, k), A, both, k)
+        for k, (pair, A, both) in enumerate(weights, DRAWS * seed)
     ]

@@ -173,7 +173,7 @@ def causal_attention_is_the_flattened_problem(seed: int, causal: bool = True) ->
     visible = np.tri(4, dtype=bool) if causal else np.ones((4, 4), bool)
     flat = att.Tokens.every_query(keys, labels, visible=visible)
     best = att.best_tokens(flat, v)
-    one, other = solved(flat, best).W, att.separate(_causal_rows(keys, best)).W.reshape(6, 6)
+    flattened, sequential = solved(flat, best).W, att.separate(_causal_rows(keys, best)).W.reshape(6, 6)
     path = att.train(
         flat,
         att.Linear(v),
@@ -188,7 +188,7 @@ def causal_attention_is_the_flattened_problem(seed: int, causal: bool = True) ->
         "causal attention is the flattened problem",
         att.at_most(
             "relative difference of the solutions",
-            att.frobenius.value(one - other) / att.frobenius.value(other),
+            att.frobenius.value(flattened - sequential) / att.frobenius.value(sequential),
             ROUNDING,
         ),
         att.at_most("difference of the losses along the run", np.abs(path.loss - loss).max(), 1e-12),
@@ -199,14 +199,14 @@ def causal_attention_is_the_flattened_problem(seed: int, causal: bool = True) ->
 def _causal_rows(keys: Float, selected: Bool) -> Float:
     """One row (x_α − x_t) x_kᵀ per sequence, position k and t ≤ k, flattened: (m, d²)."""
     n, T, _ = keys.shape
-    chosen = selected.reshape(n, T, T).argmax(-1)
+    winner = selected.reshape(n, T, T).argmax(-1)
     return np.stack(
         [
-            np.outer(X[chosen[i, k]] - X[t], X[k]).ravel()
+            np.outer(X[winner[i, k]] - X[t], X[k]).ravel()
             for i, X in enumerate(keys)
             for k in range(T)
             for t in range(k + 1)
-            if t != chosen[i, k]
+            if t != winner[i, k]
         ]
     )
 

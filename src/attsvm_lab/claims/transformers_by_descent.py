@@ -187,22 +187,22 @@ def key_and_query_prefer_the_nuclear_margin(seed: int, factored: bool = True) ->
     """
     tokens, v = att.datasets.sphere(3, 4, 5, seed=draws(seed, 4))
     ratios = []
-    for one in (att.KeyQuery() if factored else att.FullWeight(), att.FullWeight()):
+    for weight in (att.KeyQuery() if factored else att.FullWeight(), att.FullWeight()):
         path = att.train(
             tokens,
             att.Linear(v),
-            weight=one,
+            weight=weight,
             optimizer=att.steepest(att.frobenius, 0.1),
             steps=20_000,
             init=att.uniform(draws(seed, 4)),
             record=[10_000],
         )
         ratios.append(att.margin_ratio(path, solved(tokens, path.selected, att.nuclear)))
-    (_, half, end), (*_, other) = (np.moveaxis(ratio, -1, 0) for ratio in ratios)
+    (_, halfway, end), (*_, of_W) = (np.moveaxis(ratio, -1, 0) for ratio in ratios)
     return att.judge(
         "(K, Q) ends with the better nuclear margin",
         att.at_least("nuclear margin ratio", end.min(), 0.95),
-        att.at_least("its mean less that of W", end.mean() - other.mean(), 0.02),
-        att.reported("mean nuclear margin ratio of W", other.mean()),
-        on_its_way=bool(np.all((end >= 0.95) | (1 - end < 0.9 * (1 - half)))),
+        att.at_least("its mean less that of W", end.mean() - of_W.mean(), 0.02),
+        att.reported("mean nuclear margin ratio of W", of_W.mean()),
+        on_its_way=bool(np.all((end >= 0.95) | (1 - end < 0.9 * (1 - halfway)))),
     )

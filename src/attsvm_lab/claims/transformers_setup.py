@@ -28,17 +28,17 @@ def locally_optimal_selections(
     Cut or repeated to a fixed number of runs, so that one compiled program serves all seeds.
     Returns the solutions as one with a runs axis, and the heads v (runs, d).
     """
-    found: list[tuple[att.Solution, Float]] = []
+    candidates: list[tuple[att.Solution, Float]] = []
     for draw in draws(seed, 2):
         tokens, v = att.datasets.sphere(2, 3, 4, seed=draw)
-        wanted = clearly_optimal if optimal else _not_optimal
-        found += [(one, v) for one in att.selections(tokens, norm=norm) if wanted(one, v)]
-    kept = [found[k % len(found)] for k in range(runs)]
+        accepted = clearly_optimal if optimal else _not_optimal
+        candidates += [(s, v) for s in att.selections(tokens, norm=norm) if accepted(s, v)]
+    chosen_runs = [candidates[k % len(candidates)] for k in range(runs)]
     keys, queries, labels = (
-        np.stack([getattr(one.tokens, name) for one, _ in kept]) for name in ("keys", "queries", "labels")
+        np.stack([getattr(s.tokens, name) for s, _ in chosen_runs]) for name in ("keys", "queries", "labels")
     )
-    selected = np.stack([one.selected for one, _ in kept])
-    return solved(att.Tokens(keys, queries, labels), selected, norm), np.stack([v for _, v in kept])
+    selected = np.stack([s.selected for s, _ in chosen_runs])
+    return solved(att.Tokens(keys, queries, labels), selected, norm), np.stack([v for _, v in chosen_runs])
 
 
 def _not_optimal(solution: att.Solution, v: Float) -> bool:
@@ -74,8 +74,8 @@ def random_weights(seed: int, tokens: att.Tokens, count: int, largest: float = 1
 def one_step(tokens: att.Tokens, v: Float, W: Float) -> att.Path:
     """One step of length one along −∇L from every weight W (runs, count, d, e), as runs · count runs."""
     count = W.shape[1]
-    parts = (tokens.keys, tokens.queries, tokens.labels, tokens.values)
-    keys, queries, labels, values = (np.repeat(a, count, axis=0) for a in parts)
+    arrays = (tokens.keys, tokens.queries, tokens.labels, tokens.values)
+    keys, queries, labels, values = (np.repeat(a, count, axis=0) for a in arrays)
     return att.train(
         att.Tokens(keys, queries, labels, values=values),
         att.Linear(np.repeat(v, count, axis=0)),
@@ -114,13 +114,13 @@ def two_scores(n: int, T: int, d: int, seeds: range) -> tuple[att.Tokens, Float]
 
 def four_problems(
     seed: int,
-    wanted: Callable[[att.Tokens, Float, att.Solution], Bool],
+    hypothesis: Callable[[att.Tokens, Float, att.Solution], Bool],
     size: tuple[int, int, int] = (2, 3, 8),
 ) -> tuple[att.Tokens, Float, att.Solution]:
     """The first four of 32 unit-sphere problems that satisfy a hypothesis, cyclically if there are fewer."""
     tokens, v = att.datasets.sphere(*size, seed=draws(seed, 32))
     solution = solved(tokens, att.best_tokens(tokens, v))
-    found = np.flatnonzero(wanted(tokens, v, solution))
-    kept = found[np.arange(4) % len(found)]
-    tokens = att.Tokens(tokens.keys[kept], tokens.queries[kept], tokens.labels[kept])
-    return tokens, v[kept], solved(tokens, att.best_tokens(tokens, v[kept]))
+    matching = np.flatnonzero(hypothesis(tokens, v, solution))
+    index = matching[np.arange(4) % len(matching)]
+    tokens = att.Tokens(tokens.keys[index], tokens.queries[index], tokens.labels[index])
+    return tokens, v[index], solved(tokens, att.best_tokens(tokens, v[index]))

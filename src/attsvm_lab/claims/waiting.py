@@ -79,11 +79,11 @@ def gradient_descent_leaves_a_stop_with_the_predicted_power(seed: int, p: float 
     path, v = trained(seed, 8, 1e-7, p, 20_000), heads_of(seed, 8)
     ratios = []
     for run in range(8):
-        one = path.run(run)
-        point = att.kkt_point(one, v[run])
-        if point.status == "stop" and point.exponent >= 0.3 and spare(one)[-1] < BESIDE:
-            late = one.index >= one.index[-1] / 2
-            observed = np.polyfit(np.log(length(one)[late]), np.log(spare(one)[late]), 1)[0]
+        single_run = path.run(run)
+        point = att.kkt_point(single_run, v[run])
+        if point.status == "stop" and point.exponent >= 0.3 and spare(single_run)[-1] < BESIDE:
+            late = single_run.index >= single_run.index[-1] / 2
+            observed = np.polyfit(np.log(length(single_run)[late]), np.log(spare(single_run)[late]), 1)[0]
             ratios.append(point.exponent / observed)
     return att.judge(
         "gradient descent leaves a stop with the power 2(σ/s − 1)",
@@ -108,8 +108,8 @@ def steps_above_p_2_leave_a_stop_whatever_the_noise(seed: int, p: float = 4.0) -
         path = trained(seed, 2, noise, p, 30_000, record=np.arange(0, 30_001, 100))
         norm = att.Schatten(p / 2)
         shares = att.margin_ratio(path, att.max_margin(path.tokens, path.selected, norm))
-        there = shares >= 0.97
-        arrivals.append(np.where(there.any(1), path.index[there.argmax(1)], np.inf))
+        arrived = shares >= 0.97
+        arrivals.append(np.where(arrived.any(1), path.index[arrived.argmax(1)], np.inf))
     last = np.max(arrivals)
     spread = (np.max(arrivals, 0) / np.min(arrivals, 0)).max() if np.isfinite(last) else math.inf
     return att.judge(
@@ -162,8 +162,8 @@ def decay_makes_the_wait_logarithmic(seed: int, decay: float = 0.05) -> att.Verd
         path = trained(seed, 16, noise, 2.0, 60_000, slice(run, run + 1), optimizer=rule, record=records).run(
             0
         )
-        left = spare(path) > 0.1**2
-        waits.append(float(path.index[left.argmax()]) if left.any() else math.inf)
+        has_left = spare(path) > 0.1**2
+        waits.append(float(path.index[has_left.argmax()]) if has_left.any() else math.inf)
     first, second = np.diff(waits) if np.isfinite(waits).all() else (1.0, math.inf)
     return att.judge(
         "decay makes the wait logarithmic",
