@@ -52,35 +52,35 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--plan", type=Path, default=drive.HERE / "plan.txt")
     parser.add_argument("--tiny", action="store_true")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        for what in {FIGURES[figure][1] for figure in given.figures}:
-            there(given.data, what)
+        for data_name in {FIGURES[figure][1] for figure in options.figures}:
+            there(options.data, data_name)
     except MissingData as error:
         sys.exit(str(error))
-    if not given.tiny and not torch.cuda.is_available():
+    if not options.tiny and not torch.cuda.is_available():
         sys.exit("no GPU: these trainings need one for an hour. --scale quick tries a few examples without.")
-    records = given.out / "records"
-    if some := [figure for figure in given.figures if figure not in OWN_PLAN]:
-        small = trained(some, given.plan, given.out / "runs", given)
-        summary.main([str(small), "--out", str(records), *studied(small, given)])
-    for figure in (figure for figure in given.figures if figure in OWN_PLAN):
-        small = trained([figure], drive.HERE / OWN_PLAN[figure], given.out / figure, given)
+    records = options.out / "records"
+    if planned := [figure for figure in options.figures if figure not in OWN_PLAN]:
+        small = trained(planned, options.plan, options.out / "runs", options)
+        summary.main([str(small), "--out", str(records), *studied(small, options)])
+    for figure in (figure for figure in options.figures if figure in OWN_PLAN):
+        small = trained([figure], drive.HERE / OWN_PLAN[figure], options.out / figure, options)
         if figure == "language":
-            language_heads.main([str(small), str(given.out / "language-heads.json")])
-            more = ["--heads", str(given.out / "language-heads.json")]
-            language_record.main([str(small), "--out", str(records), *more])
+            language_heads.main([str(small), str(options.out / "language-heads.json")])
+            record_of_heads = ["--heads", str(options.out / "language-heads.json")]
+            language_record.main([str(small), "--out", str(records), *record_of_heads])
         else:
             factors.main([str(small), "--out", str(records)])
 
 
-def trained(figures: list[str], plan: Path, runs: Path, given: argparse.Namespace) -> Path:
+def trained(figures: list[str], plan: Path, runs: Path, options: argparse.Namespace) -> Path:
     """Train what some figures draw of a plan, to the end; the folder of what is small."""
     drawn = "|".join(f"({FIGURES[figure][0]})" for figure in figures)
-    chosen = [line for line in drive.read(plan) if re.match(drawn, line)]
-    at_once, more = (1, TINY) if given.tiny else (6, ())
-    drive.drive(chosen, runs, given.data, math.inf, at_once, *more)
-    for folder in (runs / drive.name_of(line) for line in chosen):
+    lines = [line for line in drive.read(plan) if re.match(drawn, line)]
+    at_once, extra_options = (1, TINY) if options.tiny else (6, ())
+    drive.drive(lines, runs, options.data, math.inf, at_once, *extra_options)
+    for folder in (runs / drive.name_of(line) for line in lines):
         if not drive.ended(folder):
             sys.exit(f"a training failed: {folder / 'log.txt'} says why.")
     if short := drive.gather(runs):
@@ -88,16 +88,16 @@ def trained(figures: list[str], plan: Path, runs: Path, given: argparse.Namespac
     return runs / "small"
 
 
-def studied(small: Path, given: argparse.Namespace) -> list[str]:
+def studied(small: Path, options: argparse.Namespace) -> list[str]:
     """The certified programs of the heads, where a figure draws them; what summary.py is told of them."""
-    if "head-geometry" not in given.figures:
+    if "head-geometry" not in options.figures:
         return []
-    heads, files = str(given.out / "heads.json"), []
+    heads, files = str(options.out / "heads.json"), []
     head_study.main([str(small), heads, "--norms", "Frobenius", "--only", "sentiment-3-mirror"])
     for p, seed in itertools.product(NORMS, range(SEEDS)):
         nets = [f"sentiment-3-mirror{x}-{seed}" for x in (p, BASE)]
         if all((small / net).is_dir() for net in nets):
-            files.append(str(given.out / f"pair-{p}-{seed}.json"))
+            files.append(str(options.out / f"pair-{p}-{seed}.json"))
             head_study.main([str(small), files[-1], "--norms", *NORMS[p], "--together", *nets])
     return ["--heads", heads, "--pairs", *files]
 

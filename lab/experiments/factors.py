@@ -23,17 +23,17 @@ KEPT = 128
 
 
 def main(arguments: list[str] | None = None) -> None:
-    given = asked(__doc__, arguments, margins="files of head_study.py")
+    options = asked(__doc__, arguments, margins="files of head_study.py")
     command = "python lab/experiments/drive.py lab/experiments/plan-factors.txt out/factors"
-    record: dict[str, Any] = {"made": origin(given.folders[0], command)}
-    record["runs"] = {folder.name: training(folder) for folder in given.folders}
-    if given.margins:
+    record: dict[str, Any] = {"made": origin(options.folders[0], command)}
+    record["runs"] = {folder.name: training(folder) for folder in options.folders}
+    if options.margins:
         command = "python lab/experiments/head_study.py out/factors/small margins.json [--together …]"
         record["margins"] = {"made": here() | {"command": command}}
-        for file in given.margins:
-            for name, found in _studied(file).items():
-                record["margins"].setdefault(name, {}).update(found)
-    write(given.out / "factors.json", record)
+        for file in options.margins:
+            for name, nets in _studied(file).items():
+                record["margins"].setdefault(name, {}).update(nets)
+    write(options.out / "factors.json", record)
 
 
 def training(folder: Path) -> dict[str, Any]:
@@ -48,12 +48,12 @@ def training(folder: Path) -> dict[str, Any]:
     settings = about["settings"]
     last = json.loads((folder / "last.json").read_text(encoding="utf8"))
     tested, end = [record for record in records if "added" in record], records[-1]
-    whole = max(record.get("batches", 0) for record in records)
-    done = end["epoch"] - 1 + end["batches"] / whole if "batches" in end else end["epoch"]
+    batches_of_epoch = max(record.get("batches", 0) for record in records)
+    epochs = end["epoch"] - 1 + end["batches"] / batches_of_epoch if "batches" in end else end["epoch"]
     spectra = np.array(last["spectra"])
     out: dict[str, Any] = {
         "settings": {name: settings[name] for name in ("optimizer", "lr", "seed", "task", "enough")},
-        "epochs": done,
+        "epochs": epochs,
         "loss": end.get("part_loss", end["train_loss"]),
         "best": max(record["test_accuracy"] for record in tested),
         "stop": tested[-1]["test_accuracy"],
@@ -78,24 +78,24 @@ def _studied(file: Path) -> dict[str, Any]:
     A norm's list: share of the best margin and cosine to it, of W and of what was added; certified or not.
     """
     study = json.loads(file.read_text(encoding="utf8"))
-    same = study.pop("same", {})
-    own = {name.split("/")[0]: heads for name, heads in study.items() if name.endswith("/heads-last")}
-    kinds = (("own", own), ("same", same))
-    return {kind: {name: [_head(one) for one in net] for name, net in nets.items()} for kind, nets in kinds}
+    shared_heads = study.pop("same", {})
+    heads_of = {name.split("/")[0]: heads for name, heads in study.items() if name.endswith("/heads-last")}
+    kinds = (("own", heads_of), ("same", shared_heads))
+    return {kind: {name: [_head(head) for head in net] for name, net in nets.items()} for kind, nets in kinds}
 
 
-def _head(found: dict[str, Any]) -> dict[str, Any]:
-    out = {name: found[name] for name in ("layer", "head", "used", "mass")}
-    return rounded(out | {norm: [one[key] for key in JUDGED] for norm, one in found["margins"].items()})
+def _head(head: dict[str, Any]) -> dict[str, Any]:
+    out = {name: head[name] for name in ("layer", "head", "used", "mass")}
+    return rounded(out | {norm: [values[key] for key in JUDGED] for norm, values in head["margins"].items()})
 
 
-def rounded(found: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Floats to four digits."""
-    if isinstance(found, dict):
-        return {name: rounded(one) for name, one in found.items()}
-    if isinstance(found, list):
-        return [rounded(one) for one in found]
-    return float(f"{found:.4g}") if isinstance(found, float) else found
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ def _fused(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
     # Lengths of texts differ from batch to batch; pictures come in one shape for training, one for tests.
     from torch._inductor import list_options
 
-    texts, known = plain is after_text, list_options()
-    options = {name: value for name, value in PICTURES.items() if name in known and not texts}
+    texts, known_options = plain is after_text, list_options()
+    options = {name: value for name, value in PICTURES.items() if name in known_options and not texts}
     fast = torch.compile(plain, dynamic=texts, options=options)
-    return lambda x, *rest: (fast if x.dtype == torch.bfloat16 else plain)(x, *rest)
+    return lambda x, *arguments: (fast if x.dtype == torch.bfloat16 else plain)(x, *arguments)
 
 
 @functools.cache
@@ -40,19 +40,19 @@ def fusing_works() -> bool:
     try:
         generator = torch.Generator("cuda").manual_seed(0)
         sizes = [(3000, 384), (3000, 384), (384, 384), (384,), (1536, 384), (384, 1536), (384,)]
-        given: list[Any] = [
+        inputs: list[Any] = [
             torch.randn(size, device="cuda", generator=generator) / size[-1] ** 0.5 for size in sizes
         ]
-        found = []
-        for way in (after_text, _fused(after_text)):
+        gradients = []
+        for attention in (after_text, _fused(after_text)):
             leaves = [
-                x.to(torch.bfloat16 if k < 2 else x.dtype).requires_grad_() for k, x in enumerate(given)
+                x.to(torch.bfloat16 if k < 2 else x.dtype).requires_grad_() for k, x in enumerate(inputs)
             ]
-            out = way(*leaves, 0.0)
-            found.append(
+            out = attention(*leaves, 0.0)
+            gradients.append(
                 [out.detach(), *torch.autograd.grad(out.float().square().mul(out.float()).sum(), leaves)]
             )
-        return all(_near(a.float(), b.float()) for a, b in zip(*found, strict=True))
+        return all(_near(a.float(), b.float()) for a, b in zip(*gradients, strict=True))
     except Exception as error:  # no compiler, no Triton: whatever it is, the plain way works
         print(f"not fused: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
         return False

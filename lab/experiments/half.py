@@ -28,11 +28,11 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("data", type=Path)
     parser.add_argument("--size", type=int, default=3)
     parser.add_argument("--texts", type=int, default=20)
-    given = parser.parse_args(arguments)
-    found = compared(Sentiment(reviews(given.data), given.size, "cpu", batch=given.texts))
-    for words, parts in found.items():
-        print(f"{words}: {', '.join(f'{kind} {x:.2g}' for kind, x in parts.items())}")
-    return found
+    options = parser.parse_args(arguments)
+    differences = compared(Sentiment(reviews(options.data), options.size, "cpu", batch=options.texts))
+    for change, by_kind in differences.items():
+        print(f"{change}: {', '.join(f'{kind} {x:.2g}' for kind, x in by_kind.items())}")
+    return differences
 
 
 def compared(task: Any) -> dict[str, dict[str, float]]:
@@ -42,15 +42,15 @@ def compared(task: Any) -> dict[str, dict[str, float]]:
     batches = task.batches(0, 1)
     first, second = next(batches), next(batches)
     plain = gradient(task, model, first, torch.float32, False)
-    others = {
+    gradients = {
         "bfloat16": gradient(task, model, first, torch.bfloat16, False),
         "another batch": gradient(task, model, second, torch.float32, False),
         "dropout": gradient(task, model, first, torch.float32, True),
     }
     kinds = {"all": ("",)} | KINDS
     return {
-        words: {kind: apart(other, plain, names) for kind, names in kinds.items()}
-        for words, other in others.items()
+        change: {kind: apart(gradient_of, plain, names) for kind, names in kinds.items()}
+        for change, gradient_of in gradients.items()
     }
 
 
@@ -62,9 +62,9 @@ def gradient(task: Any, model: Any, batch: Any, dtype: torch.dtype, dropout: boo
 
 
 def apart(a: dict[str, Tensor], b: dict[str, Tensor], names: tuple[str, ...]) -> float:
-    chosen = [name for name in b if any(part in name for part in names)]
-    left, right = (torch.cat([g[name].flatten() for name in chosen]) for g in (a, b))
-    return float((left - right).norm() / right.norm())
+    matching = [name for name in b if any(fragment in name for fragment in names)]
+    ours, right = (torch.cat([g[name].flatten() for name in matching]) for g in (a, b))
+    return float((ours - right).norm() / right.norm())
 
 
 if __name__ == "__main__":

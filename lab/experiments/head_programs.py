@@ -40,23 +40,23 @@ def margins(
 
     factors: K and Q of the first weight, see `of_factors`.
     """
-    begun, norm, conflict, solution = time.process_time(), NORMS[name], "", None
-    own, basis = spanned(tokens) if isinstance(norm, Schatten) else (tokens, np.eye(tokens.e))
+    start, norm, conflict, solution = time.process_time(), NORMS[name], "", None
+    spanned_tokens, basis = spanned(tokens) if isinstance(norm, Schatten) else (tokens, np.eye(tokens.e))
     try:
-        solution = max_margin(own, selected, norm)
+        solution = max_margin(spanned_tokens, selected, norm)
     except NotSeparable as error:
         conflict = str(error)[:120]
-    found: dict[str, Any] = {"best": None if solution is None else _short(solution.margin)}
+    record: dict[str, Any] = {"best": None if solution is None else _short(solution.margin)}
     for kind, W in weights.items():
         margin = least_margin(tokens, selected, W) / float(norm.value(W))
-        found[f"{kind}own"] = _short(margin)
-        found[f"{kind}ratio"] = None if solution is None else _short(margin / solution.margin)
-        found[f"{kind}cosine"] = None if solution is None else _short(cosine(W[None], solution.W @ basis)[0])
+        record[f"{kind}own"] = _short(margin)
+        record[f"{kind}ratio"] = None if solution is None else _short(margin / solution.margin)
+        record[f"{kind}cosine"] = None if solution is None else _short(cosine(W[None], solution.W @ basis)[0])
     if factors is not None and solution is not None and name in FACTORS:
-        found |= of_factors(tokens, selected, *factors, FACTORS[name], solution)
+        record |= of_factors(tokens, selected, *factors, FACTORS[name], solution)
     certified = solution is not None and bool(solution.certified)
-    seconds = round(time.process_time() - begun, 2)
-    return found | {"certified": certified, "conflict": conflict, "seconds": seconds}
+    seconds = round(time.process_time() - start, 2)
+    return record | {"certified": certified, "conflict": conflict, "seconds": seconds}
 
 
 def of_factors(
@@ -72,8 +72,8 @@ def of_factors(
     """
     margin = factors_margin(tokens, selected, K, Q, N)
     out = {"factors ratio": _short(margin / solution.margin / rows_gain(N, len(K)))}
-    if N.p < 2 and (found := found_factors(tokens, selected, N, solution.W)) > 0:
-        out["factors most"] = _short(margin / found)
+    if N.p < 2 and (margin_bound := found_factors(tokens, selected, N, solution.W)) > 0:
+        out["factors most"] = _short(margin / margin_bound)
     return out
 
 
@@ -89,7 +89,7 @@ def found_factors(tokens: Tokens, selected: Any, N: Norm, W: Any) -> float:
     """
     _, basis = spanned(tokens)
     _, sizes, directions = np.linalg.svd(W @ basis.T, full_matrices=False)
-    Q, found = np.sqrt(sizes)[:, None] * directions @ basis, 0.0
+    Q, largest = np.sqrt(sizes)[:, None] * directions @ basis, 0.0
     for _ in range(ROUNDS):
         try:
             K = _loud(
@@ -98,9 +98,9 @@ def found_factors(tokens: Tokens, selected: Any, N: Norm, W: Any) -> float:
             Q = max_margin(Tokens(tokens.keys @ K.T, tokens.queries, mask=tokens.mask), selected, N).W
         except NotSeparable:  # a faint piece was needed
             break
-        found = max(found, factors_margin(tokens, selected, K, Q, N))
+        largest = max(largest, factors_margin(tokens, selected, K, Q, N))
         Q = _loud(Q)
-    return found
+    return largest
 
 
 def factors_margin(tokens: Tokens, selected: Any, K: Any, Q: Any, N: Norm) -> float:
@@ -129,9 +129,9 @@ def least_margin(tokens: Tokens, selected: Any, W: Any) -> float:
     """The least x_sᵀ W z − x_tᵀ W z over queries and their other tokens t."""
     logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries, optimize=True)
     rows = np.arange(len(selected))
-    others = np.where(tokens.mask, logits, -np.inf)
-    others[rows, selected] = -np.inf
-    return float((logits[rows, selected] - others.max(1)).min())
+    losing = np.where(tokens.mask, logits, -np.inf)
+    losing[rows, selected] = -np.inf
+    return float((logits[rows, selected] - losing.max(1)).min())
 
 
 def _short(x: Any) -> float:

@@ -45,22 +45,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--norms", nargs="*", default=list(NORMS), choices=list(NORMS))
     parser.add_argument("--together", nargs="*", default=(), help="trainings judged on the same selections")
     parser.add_argument("--only", default="", help="only files with this in their name")
-    given = parser.parse_args(arguments)
-    done = json.loads(given.out.read_text(encoding="utf8")) if given.out.is_file() else {}
-    files = [file for file in sorted(given.runs.glob("*/heads-*.safetensors")) if given.only in str(file)]
-    asked = (given.queries, given.norms)
+    options = parser.parse_args(arguments)
+    records = json.loads(options.out.read_text(encoding="utf8")) if options.out.is_file() else {}
+    files = [file for file in sorted(options.runs.glob("*/heads-*.safetensors")) if options.only in str(file)]
+    settings = (options.queries, options.norms)
     jobs: list[tuple[str, Any]] = [
-        (f"{file.parent.name}/{file.stem}", lambda file=file: study([file], *asked, start_of(file))[0])
+        (f"{file.parent.name}/{file.stem}", lambda file=file: study([file], *settings, start_of(file))[0])
         for file in files
     ]
-    if given.together:
-        jobs = [("same", lambda: together(given.runs, given.together, *asked))]
+    if options.together:
+        jobs = [("same", lambda: together(options.runs, options.together, *settings))]
     with ProgressLine(total=len(jobs)) as line:
         for count, (name, job) in enumerate(jobs):
             line.show(name, count)
-            if name not in done:
-                done[name] = job()
-                given.out.write_text(json.dumps(done), encoding="utf8")
+            if name not in records:
+                records[name] = job()
+                options.out.write_text(json.dumps(records), encoding="utf8")
 
 
 def together(runs: Path, names: list[str], queries: int, norms: list[str]) -> dict[str, Any]:
@@ -72,9 +72,13 @@ def together(runs: Path, names: list[str], queries: int, norms: list[str]) -> di
 def start_of(file: Path) -> Path | None:
     """The heads before training: of this training, or of another one with its seed, which starts so too."""
     seed = file.parent.name.rsplit("-", 1)[-1]
-    found = sorted(file.parent.parent.glob(f"*-{seed}/heads-0000.safetensors"))
-    alike = [one for one in found if _shape(one) == _shape(file)]  # a net of another size has other weights
-    return next((one for one in alike if one.parent == file.parent), alike[0] if alike else None)
+    candidates = sorted(file.parent.parent.glob(f"*-{seed}/heads-0000.safetensors"))
+    alike = [
+        candidate for candidate in candidates if _shape(candidate) == _shape(file)
+    ]  # a net of another size has other weights
+    return next(
+        (candidate for candidate in alike if candidate.parent == file.parent), alike[0] if alike else None
+    )
 
 
 class Kept(NamedTuple):
@@ -96,23 +100,23 @@ def study(
 ) -> list[list[dict[str, Any]]]:
     """For every file one record per layer and head, on selections that the heads of all files make."""
     records: list[list[dict[str, Any]]] = [[] for _ in files]
-    for layer, head, (*nets, before) in zip_heads([*files, start or files[0]]):
-        seen = [softmax(net.logits) for net in nets]
-        chosen = np.array([each.argmax(-1) for each in seen])
-        shared = (chosen == chosen[0]).all(0) & nets[0].mask
-        found = surest(np.where(shared, np.mean(seen, axis=0).max(-1), 0), chosen[0], queries)
-        if len(found) < (LEAST if len(files) > 1 else 1):
+    for layer, head, (*nets, start_net) in zip_heads([*files, start or files[0]]):
+        attention = [softmax(net.logits) for net in nets]
+        winners = np.array([each.argmax(-1) for each in attention])
+        shared = (winners == winners[0]).all(0) & nets[0].mask
+        places = surest(np.where(shared, np.mean(attention, axis=0).max(-1), 0), winners[0], queries)
+        if len(places) < (LEAST if len(files) > 1 else 1):
             continue
-        text, place = found.T
-        selected = chosen[0][text, place]
-        for record, net, each in zip(records, nets, seen, strict=True):
+        text, place = places.T
+        selected = winners[0][text, place]
+        for record, net, each in zip(records, nets, attention, strict=True):
             tokens = Tokens(net.states[text], net.states[text, place], mask=net.mask[text])
             about = {"layer": layer, "head": head, "used": len(text), **described(net, each)}
             about["mass"] = float(each[text, place, selected].mean())
             weights = {"": net.W}
-            if start and (before.W != net.W).any():
-                weights["added "] = net.W - before.W
-                about |= shaped("added ", weights["added "], net.K - before.K, net.Q - before.Q)
+            if start and (start_net.W != net.W).any():
+                weights["added "] = net.W - start_net.W
+                about |= shaped("added ", weights["added "], net.K - start_net.K, net.Q - start_net.Q)
             judged = {n: margins(tokens, selected, weights, n, (net.K, net.Q)) for n in norms}
             record.append(about | {"margins": judged})
     return records
@@ -124,7 +128,7 @@ def zip_heads(files: list[Path]) -> Iterator[tuple[int, int, list[Kept]]]:
     arrays, heads = nets[0]
     for layer in range(len(arrays) // 3):
         for head in range(heads):
-            found = []
+            heads_here = []
             for net, _ in nets:
                 query, key, states = (
                     net[f"{layer}.{name}"].astype(float) for name in ("query", "key", "states")
@@ -133,8 +137,8 @@ def zip_heads(files: list[Path]) -> Iterator[tuple[int, int, list[Kept]]]:
                 rows = slice(width * head, width * (head + 1))
                 K, Q = key[rows] / np.sqrt(width), query[rows]
                 logits = np.where(mask[:, None], states @ Q.T @ K @ states.transpose(0, 2, 1), -np.inf)
-                found.append(Kept(K, Q, states, mask, logits))
-            yield layer, head, found
+                heads_here.append(Kept(K, Q, states, mask, logits))
+            yield layer, head, heads_here
 
 
 def _opened(file: Path) -> tuple[dict[str, Any], int]:
@@ -154,12 +158,16 @@ def _shape(file: Path) -> tuple[set[str], str]:
         return set(opened.keys()), opened.metadata()["heads"]
 
 
-def described(net: Kept, seen: Any) -> dict[str, float]:
+def described(net: Kept, attention: Any) -> dict[str, float]:
     """Norm and shape of a head; of its attention s the entropy, the soft sparsity 1/‖s‖², and how many of
     its queries put more than half on one token."""
-    entropy = -(np.where(seen > 0, seen * np.log(np.maximum(seen, 1e-300)), 0)).sum(-1)
-    found = {"entropy": entropy, "soft": 1 / np.square(seen).sum(-1), "confident": seen.max(-1) > 0.5}
-    means = {name: float(x[net.mask].mean()) for name, x in found.items()}
+    entropy = -(np.where(attention > 0, attention * np.log(np.maximum(attention, 1e-300)), 0)).sum(-1)
+    measures = {
+        "entropy": entropy,
+        "soft": 1 / np.square(attention).sum(-1),
+        "confident": attention.max(-1) > 0.5,
+    }
+    means = {name: float(x[net.mask].mean()) for name, x in measures.items()}
     return {"norm": float(np.linalg.norm(net.W)), **means, **shaped("", net.W, net.K, net.Q)}
 
 
@@ -175,11 +183,11 @@ def shaped(kind: str, W: Any, K: Any, Q: Any) -> dict[str, float]:
 
 def surest(mass: Any, selected: Any, count: int) -> Any:
     """(text, query) of the largest masses, one query for each selected token: repetitions say nothing new."""
-    kept: dict[tuple[int, int], tuple[int, int]] = {}
+    places: dict[tuple[int, int], tuple[int, int]] = {}
     for text, place in zip(*np.unravel_index(np.argsort(-mass, axis=None), mass.shape), strict=True):
         if mass[text, place] > 0:
-            kept.setdefault((int(text), int(selected[text, place])), (int(text), int(place)))
-    return np.array(list(kept.values())[:count])
+            places.setdefault((int(text), int(selected[text, place])), (int(text), int(place)))
+    return np.array(list(places.values())[:count])
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ def pairs_of_heads(arrays: Arrays) -> None:
         if f"pair {group} seed" in arrays:
             pairs_of_a_group(arrays, group, p)
         for kind in head_pairs.KINDS if f"pair {group} large key" in arrays else ():
-            for what, (above, below) in head_pairs.weights(arrays, group, kind).items():
+            for weight_name, (above, below) in head_pairs.weights(arrays, group, kind).items():
                 sides = [x.round(3).tolist() for x in (above, below)]
-                print(f"  {kind} weights, {what}: {sides}; {_quotients(above / below)}")
+                print(f"  {kind} weights, {weight_name}: {sides}; {_quotients(above / below)}")
     small = head_pairs.SMALL / head_pairs.START
     print(f"spread of a first step by that of gradient descent: {head_pairs.first_step(1.1):.3f}")
     print(f"initial weights: {100 * small:.1f} % below {head_pairs.SMALL}, none above {head_pairs.LARGE}")
@@ -54,11 +54,10 @@ def pairs_of_a_group(arrays: Arrays, group: str, p: str) -> None:
         values = 100 * values if name in head_pairs.MARGINS else values
         each = ", ".join("{:.4g} [{:.4g}, {:.4g}]".format(*head_ranks.bootstrap(x)) for x in values)
         print(f"  {name}: {each}; {_quotients(head_pairs.quotient(arrays, group, name))}")
-    for name, other in ((f"W, l{p}", "W, Frobenius"), (f"K and Q, l{p}", "K and Q, Frobenius")):
+    for name, beside in ((f"W, l{p}", "W, Frobenius"), (f"K and Q, l{p}", "K and Q, Frobenius")):
         if f"pair {group} {name}" in arrays:
-            print(
-                f"  {name} by {other}: {_quotients(head_pairs.relative_quotient(arrays, group, name, other))}"
-            )
+            quotients = head_pairs.relative_quotient(arrays, group, name, beside)
+            print(f"  {name} by {beside}: {_quotients(quotients)}")
 
 
 def _quotients(values: Any) -> str:
@@ -70,13 +69,13 @@ def _quotients(values: Any) -> str:
 
 def layers_of_heads(arrays: Arrays) -> None:
     """By layer, on own selections, before training and at its end: attention, Frobenius margin and cosine."""
-    for name, found in arrays.items():
+    for name, values in arrays.items():
         if name.startswith("layers "):
-            print(f"{name}: {len(found)} seeds; attention, margin in %, cosine by layer")
-            for seed in found:
-                words = (f"{mass:.2f}, {100 * ratio:.2f}, {cosine:.3f}" for mass, ratio, cosine in seed)
-                print(f"  {'; '.join(words)}")
-            mean = found[..., 2].mean(1)
+            print(f"{name}: {len(values)} seeds; attention, margin in %, cosine by layer")
+            for seed in values:
+                cells = (f"{mass:.2f}, {100 * ratio:.2f}, {cosine:.3f}" for mass, ratio, cosine in seed)
+                print(f"  {'; '.join(cells)}")
+            mean = values[..., 2].mean(1)
             ends = ", ".join(f"{x:.3f}" for x in mean)
             print(f"  cosine, mean over heads: {ends}")
 
@@ -87,10 +86,10 @@ def added_to_heads() -> None:
     print("what training added to a head: seeds, mean, 95 % interval")
     for rule in (*head_ranks.RULES, *head_ranks.WHOLE):
         print(f"  {rule}")
-        found = {measure: head_ranks.seeds(arrays, rule, measure) for measure in head_ranks.MEASURES}
-        found |= {name: 100 * arrays[f"{name} {rule}"] for name in ("best", "stop")}
-        found |= {name: arrays[f"{name} {rule}"] for name in ("epochs", "loss")}
-        for name, values in found.items():
+        columns = {measure: head_ranks.seeds(arrays, rule, measure) for measure in head_ranks.MEASURES}
+        columns |= {name: 100 * arrays[f"{name} {rule}"] for name in ("best", "stop")}
+        columns |= {name: arrays[f"{name} {rule}"] for name in ("epochs", "loss")}
+        for name, values in columns.items():
             low, high = head_ranks.interval(values)
             each = ", ".join(f"{x:.4g}" for x in values)
             print(f"    {name}: {each}; {_digits(values.mean())} [{_digits(low)}, {_digits(high)}]")
@@ -99,7 +98,7 @@ def added_to_heads() -> None:
             print(f"    by layer, {measure}: {', '.join(_digits(x) for x in values)}")
         first = arrays[f"first {rule}"]
         print(f"    after one epoch: {', '.join(_digits(x) for x in first[:, 3:].mean(0))}")
-        powers = np.log(found["length"] / first[:, 5]) / np.log(found["epochs"])
+        powers = np.log(columns["length"] / first[:, 5]) / np.log(columns["epochs"])
         print(f"    length grows like epochs to the power {powers.mean():.2f}")
     for name, run in runs.items():
         if name.endswith("4e-4"):
@@ -115,12 +114,12 @@ def _digits(x: float) -> str:
 def margins_by_the_law() -> None:
     """Shares of the certified margin and cosines, of W and of what was added, on shared selections."""
     for kind in ("own", "same"):
-        if found := head_ranks.margins(kind):
+        if margins := head_ranks.margins(kind):
             print(f"margins by the law, {kind} selections: W, its cosine; what was added, its cosine")
-        for rule, norms in found.items():
+        for rule, norms in margins.items():
             for norm, (heads, numbers) in norms.items():
-                words = (f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in numbers)
-                print(f"  {rule} {norm} ({heads} heads): {', '.join(words)}")
+                cells = (f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in numbers)
+                print(f"  {rule} {norm} ({heads} heads): {', '.join(cells)}")
 
 
 def temperatures() -> None:
@@ -131,14 +130,14 @@ def temperatures() -> None:
         for end in ("", "-selective")
     )
     print("growth of norms by layer with Adam, without and with a learned temperature; percent saved")
-    for words, at in (("at equal loss", -1), ("after six epochs", 6)):
+    for moment, at in (("at equal loss", -1), ("after six epochs", 6)):
         grown = np.array(
             [[np.subtract(run["norms"][at], run["norms"][0]) for run in some] for some in (plain, selective)]
         )
         for layer, saved in enumerate(100 * (1 - grown[1] / grown[0]).T):
             means = ", ".join(f"{x:.3f}" for x in grown[:, :, layer].mean(1))
             ends = "{:.0f}, {:.0f}".format(*interval(saved))
-            print(f"  {words}, layer {layer + 1}: {means}; saved {saved.mean():.0f} [{ends}]")
+            print(f"  {moment}, layer {layer + 1}: {means}; saved {saved.mean():.0f} [{ends}]")
     lost = np.array([100 * (a["best"] - b["best"]) for a, b in zip(plain, selective, strict=True)])
     means = ", ".join(f"{100 * np.mean([run['best'] for run in some]):.2f}" for some in (plain, selective))
     ends = "{:.2f}, {:.2f}".format(*interval(lost))

@@ -78,7 +78,7 @@ class Language:
     ) -> None:
         self.device, self.batch, self.length = torch.device(device), batch, length
         number = numbered(halves[0].ids, pieces)
-        self.train, self.test = (text_of(half, number).to(self.device) for half in halves)
+        self.train, self.test = (text_of(reviews, number).to(self.device) for reviews in halves)
         self.make = lambda: LanguageModel(pieces, length, **(SIZES | sizes))
         self.a_pass = (len(self.train) // length - 1) // batch
         if self.a_pass < 1:
@@ -141,9 +141,9 @@ def numbered(ids: Tensor, pieces: int) -> Tensor:
     return number.to(torch.int16)
 
 
-def text_of(half: Reviews, number: Tensor) -> Tensor:
+def text_of(reviews: Reviews, number: Tensor) -> Tensor:
     """All reviews of a half end to end, without their opening tokens."""
-    text = number[half.ids.long()]
+    text = number[reviews.ids.long()]
     return text[text != START]
 
 
@@ -166,10 +166,10 @@ class LanguageLook:
     @classmethod
     def of(cls, task: Language, keep: frozenset[int] = frozenset(), seed: int = 0) -> LanguageLook:
         """The look into models of a task: the same windows and sequences for all of its trainings."""
-        half = min(HALF, (task.length - 1) // 2)
+        length = min(HALF, (task.length - 1) // 2)
         usual = min(USUAL, task.make().words.num_embeddings - 2)
-        once = torch.randint(2, usual + 2, (16, half), generator=torch.Generator().manual_seed(seed))
-        repeats = F.pad(torch.cat([once, once], 1), (1, 0), value=START).to(task.device)
+        sequence = torch.randint(2, usual + 2, (16, length), generator=torch.Generator().manual_seed(seed))
+        repeats = F.pad(torch.cat([sequence, sequence], 1), (1, 0), value=START).to(task.device)
         return cls(task, task.windows(task.test, task.spread(task.test, 16))[0], repeats, keep)
 
     def __call__(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]:
@@ -192,16 +192,16 @@ class LanguageLook:
 
     def fit(self, model: nn.Module) -> float:
         """The loss on fixed windows of the train half."""
-        parts = self.task.spread(self.task.train, 64).split(16)
-        losses = [self.task.loss(model, self.task.windows(self.task.train, part))[0] for part in parts]
+        batches = self.task.spread(self.task.train, 64).split(16)
+        losses = [self.task.loss(model, self.task.windows(self.task.train, batch))[0] for batch in batches]
         return float(torch.stack(losses).mean())
 
     def copying(self, model: nn.Module) -> list[float]:
         """The loss on random tokens, and on the same ones when they are read again."""
         logits, ids = model(self.repeats[:, :-1]), self.repeats[:, 1:]
         losses = F.cross_entropy(logits.transpose(1, 2), ids, reduction="none").mean(0)
-        first, again = losses.chunk(2)
-        return [round(float(half[1:].mean()), 4) for half in (first, again)]
+        first, second = losses.chunk(2)
+        return [round(float(losses_of[1:].mean()), 4) for losses_of in (first, second)]
 
     def heads(self, model: nn.Module) -> list[list[float]]:
         """COLUMNS of every head.
@@ -210,15 +210,17 @@ class LanguageLook:
         over the next, mean share on the start token and on the token before. Queries in the second reading
         of random tokens: mean share on the token after the earlier copy, and on that copy.
         """
-        half, early = self.repeats.shape[1] // 2, min(EARLIEST, self.task.length // 2)
+        length, early = self.repeats.shape[1] // 2, min(EARLIEST, self.task.length // 2)
         natural = self.statistics(model, self.held_out, 1, early)
-        copies = [self.statistics(model, self.repeats, back, half + 1) for back in (half - 1, half)]
+        copies = [self.statistics(model, self.repeats, back, length + 1) for back in (length - 1, length)]
         rows = []
-        for layer, (block, found, *second) in enumerate(zip(model.blocks, natural, *copies, strict=True)):
-            mass = (found.largest - found.logsumexp).exp()
-            shares = [mass, found.first, found.selected, *(each.selected for each in second)]
-            means = [x.mean((0, 2)) for x in (found.entropy, *shares)]
-            lead = found.margin.transpose(0, 1).flatten(1).median(1).values
+        for layer, (block, head_values, *second) in enumerate(
+            zip(model.blocks, natural, *copies, strict=True)
+        ):
+            mass = (head_values.largest - head_values.logsumexp).exp()
+            shares = [mass, head_values.first, head_values.selected, *(each.selected for each in second)]
+            means = [x.mean((0, 2)) for x in (head_values.entropy, *shares)]
+            lead = head_values.margin.transpose(0, 1).flatten(1).median(1).values
             columns = [norms(block.attention), *means[:2], lead, *means[2:]]
             table = torch.stack([x.double().cpu() for x in columns], 1).tolist()
             rows += [[layer, head, *row] for head, row in enumerate(table)]
@@ -230,13 +232,13 @@ class LanguageLook:
         In float64: plain products, which need no kernel to be compiled first.
         """
         T = ids.shape[1]
-        wanted = torch.ones(T, T, dtype=torch.bool, device=ids.device)
-        wanted = wanted.tril(-back).triu(-back)
-        found = []
+        previous = torch.ones(T, T, dtype=torch.bool, device=ids.device)
+        previous = previous.tril(-back).triu(-back)
+        readings = []
         for q, k in queries_keys(model, ids):
-            each = attention_statistics(q.double(), k.double(), causal=True, selected=wanted)
-            found.append(type(each)(*(x[..., start:] for x in each)))
-        return found
+            each = attention_statistics(q.double(), k.double(), causal=True, selected=previous)
+            readings.append(type(each)(*(x[..., start:] for x in each)))
+        return readings
 
     def _keep(self, model: nn.Module, rows: list[list[float]], file: Path) -> list[list[float]]:
         """Weights and states of the heads that look most like induction, and what they select in reviews."""
@@ -246,15 +248,15 @@ class LanguageLook:
         natural = self.statistics(model, self.held_out, 1, 0)
         out = {"repeats": self.repeats[:TEXTS].short(), "held_out": self.held_out.short()}
         for layer, head in ((int(row[0]), int(row[1])) for row in best):
-            module, found = model.blocks[layer].attention, natural[layer]
+            module, attention = model.blocks[layer].attention, natural[layer]
             rows_of = slice(head * module.attention_head_size, (head + 1) * module.attention_head_size)
             out[f"{layer}.states"] = states[layer].half()
             for name in ("query", "key"):
                 out[f"{layer}.{head}.{name}"] = getattr(module, name).weight[rows_of].half()
-                if (before := self.start.get(f"blocks.{layer}.attention.{name}.weight")) is not None:
-                    out[f"{layer}.{head}.{name}.start"] = before[rows_of].half()
-            out[f"{layer}.{head}.where"] = found.where[:, head].short()
-            out[f"{layer}.{head}.mass"] = (found.largest - found.logsumexp).exp()[:, head].half()
+                if (start := self.start.get(f"blocks.{layer}.attention.{name}.weight")) is not None:
+                    out[f"{layer}.{head}.{name}.start"] = start[rows_of].half()
+            out[f"{layer}.{head}.where"] = attention.where[:, head].short()
+            out[f"{layer}.{head}.mass"] = (attention.largest - attention.logsumexp).exp()[:, head].half()
         save_file({name: x.cpu().contiguous() for name, x in out.items()}, file)
         return [[int(row[0]), int(row[1]), float(f"{row[score]:.4g}")] for row in best]
 

@@ -61,13 +61,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--queries", type=int, default=8, help="choices of a head in its program")
     parser.add_argument("--norms", nargs="*", default=list(NORMS), choices=NORMS)
-    given = parser.parse_args(arguments)
-    found: dict[str, Any] = {}
-    same: dict[str, Any] = {}
-    for nets in by_seed(given.runs).values():
-        found |= studied(nets, given.queries, given.norms)
-        same |= together(nets, given.queries, given.norms)
-        given.out.write_text(json.dumps(found | {"same": same}), encoding="utf8")
+    options = parser.parse_args(arguments)
+    records: dict[str, Any] = {}
+    shared_records: dict[str, Any] = {}
+    for nets in by_seed(options.runs).values():
+        records |= studied(nets, options.queries, options.norms)
+        shared_records |= together(nets, options.queries, options.norms)
+        options.out.write_text(json.dumps(records | {"same": shared_records}), encoding="utf8")
 
 
 def by_seed(runs: Path) -> dict[str, dict[str, list[Kept]]]:
@@ -83,7 +83,7 @@ def opened(file: Path) -> list[Kept]:
     """The heads of a file, those first that attend most to the token after an earlier copy."""
     arrays = load_file(file)
     places = [tuple(map(int, name.split(".")[:2])) for name in arrays if name.endswith(".where")]
-    return sorted((_head(arrays, *place) for place in places), key=lambda one: -score(one.attention))
+    return sorted((_head(arrays, *place) for place in places), key=lambda head: -score(head.attention))
 
 
 def _head(arrays: dict[str, Any], layer: int, head: int) -> Kept:
@@ -102,47 +102,47 @@ def _head(arrays: dict[str, Any], layer: int, head: int) -> Kept:
 
 def wanted(T: int) -> tuple[Any, Any]:
     """The queries of the second reading, and the place after the earlier copy of each."""
-    half = T // 2
-    at = np.arange(half + 1, T)
-    return at, at - half + 1
+    period = T // 2
+    at = np.arange(period + 1, T)
+    return at, at - period + 1
 
 
 def score(attention: Any) -> float:
     """Mean attention on those places."""
-    at, after = wanted(attention.shape[1])
-    return float(attention[:, at, after].mean())
+    at, source = wanted(attention.shape[1])
+    return float(attention[:, at, source].mean())
 
 
 def studied(nets: dict[str, list[Kept]], queries: int, norms: list[str]) -> dict[str, Any]:
     """The kept heads of all nets of a seed, each on its own choices."""
-    found: dict[str, Any] = {}
+    records: dict[str, Any] = {}
     with ProgressLine(total=len(nets)) as line:
         for count, (name, heads) in enumerate(nets.items()):
             line.show(name, count)
-            found[name] = [alone(one, queries, norms) for one in heads]
-    return found
+            records[name] = [alone(head, queries, norms) for head in heads]
+    return records
 
 
-def alone(one: Kept, queries: int, norms: list[str]) -> dict[str, Any]:
+def alone(head: Kept, queries: int, norms: list[str]) -> dict[str, Any]:
     """A head by itself."""
     return {
-        "head": [one.layer, one.head, score(one.attention)],
-        "right": right(one.attention),
-        "own": judged(one, own(one.attention, queries), norms),
-        "ordered": ordered(*one.natural),
+        "head": [head.layer, head.head, score(head.attention)],
+        "right": right(head.attention),
+        "own": judged(head, own(head.attention, queries), norms),
+        "ordered": ordered(*head.natural),
     }
 
 
 def right(attention: Any) -> float:
     """The share of queries of the second reading that choose the next token."""
-    at, after = wanted(attention.shape[1])
-    return float((attention.argmax(-1)[:, at] == after).mean())
+    at, source = wanted(attention.shape[1])
+    return float((attention.argmax(-1)[:, at] == source).mean())
 
 
 def together(nets: dict[str, list[Kept]], queries: int, norms: list[str]) -> dict[str, Any]:
     """`net and net` → both nets' heads on the choices that they share, where these are enough."""
     law = [name for rule in LAW for name in nets if f"+{rule}-heads" in name]
-    found = {}
+    records = {}
     for names in combinations(law, 2):
         pairs = [
             (shared(x.attention, y.attention, queries), x, y)
@@ -150,43 +150,43 @@ def together(nets: dict[str, list[Kept]], queries: int, norms: list[str]) -> dic
         ]
         choices, *heads = max(pairs, key=lambda pair: len(pair[0]))
         if len(choices) >= LEAST:
-            found[" and ".join(names)] = [
-                {"head": [one.layer, one.head, score(one.attention)], "own": judged(one, choices, norms)}
-                for one in heads
+            records[" and ".join(names)] = [
+                {"head": [head.layer, head.head, score(head.attention)], "own": judged(head, choices, norms)}
+                for head in heads
             ]
-    return found
+    return records
 
 
 def shared(first: Any, second: Any, queries: int) -> Any:
     """(text, query, choice) that two heads choose alike in the second reading, one for each token."""
     at, _ = wanted(first.shape[1])
-    chosen = first.argmax(-1)
-    alike = (chosen == second.argmax(-1)) & np.isin(np.arange(first.shape[1]), at)
+    winners = first.argmax(-1)
+    alike = (winners == second.argmax(-1)) & np.isin(np.arange(first.shape[1]), at)
     mass = np.where(alike, (first.max(-1) + second.max(-1)) / 2, 0)
-    return _choices(surest(mass, chosen, queries), chosen)
+    return _choices(surest(mass, winners, queries), winners)
 
 
 def own(attention: Any, queries: int) -> Any:
     """(text, query, choice) of a head's surest queries in the second reading, one for each token."""
     at, _ = wanted(attention.shape[1])
     late, mass = np.isin(np.arange(attention.shape[1]), at), attention.max(-1)
-    chosen = attention.argmax(-1)
-    return _choices(surest(np.where(late, mass, 0), chosen, queries), chosen)
+    winners = attention.argmax(-1)
+    return _choices(surest(np.where(late, mass, 0), winners, queries), winners)
 
 
-def _choices(places: Any, chosen: Any) -> Any:
+def _choices(places: Any, winners: Any) -> Any:
     text, query = places.astype(int).reshape(-1, 2).T
-    return np.stack([text, query, chosen[text, query]], 1)
+    return np.stack([text, query, winners[text, query]], 1)
 
 
-def judged(one: Kept, choices: Any, norms: list[str]) -> dict[str, Any]:
+def judged(head: Kept, choices: Any, norms: list[str]) -> dict[str, Any]:
     """A head on some choices: the program of their corpus, by norm."""
     if len(choices) < LEAST:
         return {"used": len(choices)}
-    corpus, text = of_places(choices, len(one.states), one.states.shape[1]), choices[:, 0]
-    tokens = nt.sentence_tokens(corpus, one.states.reshape(-1, one.states.shape[-1]))
-    weights = {"": one.W} | ({} if one.added is None else {"added ": one.added})
-    mass = float(one.attention[text, choices[:, 1], choices[:, 2]].mean())
+    corpus, text = of_places(choices, len(head.states), head.states.shape[1]), choices[:, 0]
+    tokens = nt.sentence_tokens(corpus, head.states.reshape(-1, head.states.shape[-1]))
+    weights = {"": head.W} | ({} if head.added is None else {"added ": head.added})
+    mass = float(head.attention[text, choices[:, 1], choices[:, 2]].mean())
     programs = {norm: margins(tokens, choices[:, 2], weights, norm) for norm in norms}
     return {"used": len(choices), "mass": mass, "margins": programs}
 
@@ -203,9 +203,9 @@ def ordered(ids: Any, where: Any, mass: Any, seed: int = 0) -> list[float | None
     """Sentences whose query asks twice or more, and shares that an order explains: the head's, and chance."""
     late = np.where(np.arange(ids.shape[1]) >= min(EARLIEST, ids.shape[1] // 2), mass, 0)
     n, i = np.unravel_index(np.argsort(-late, axis=None)[: min(SURE, np.count_nonzero(late))], late.shape)
-    asked, count = np.unique(ids[n, i], return_counts=True)
-    again = np.isin(ids[n, i], asked[count > 1])
-    n, i = n[again], i[again]
+    query_tokens, count = np.unique(ids[n, i], return_counts=True)
+    repeated = np.isin(ids[n, i], query_tokens[count > 1])
+    n, i = n[repeated], i[repeated]
     if len(n) < LEAST:
         return [len(n), None, None]
     drawn = np.random.default_rng(seed).integers(i + 1)

@@ -25,19 +25,19 @@ KINDS = {"first": language.SINKS, "previous": language.REACHES_BACK, "induction"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    given = asked(__doc__, arguments, heads="the file of language_heads.py")
+    options = asked(__doc__, arguments, heads="the file of language_heads.py")
     command = "python lab/experiments/drive.py lab/experiments/plan-language.txt out/language"
-    record: dict[str, Any] = {"made": origin(given.folders[0], command)}
+    record: dict[str, Any] = {"made": origin(options.folders[0], command)}
     record |= {"selects": SELECTS, "kinds": KINDS, "columns": COLUMNS}
-    record["runs"] = {folder.name: training(folder) for folder in given.folders}
-    if given.heads:
+    record["runs"] = {folder.name: training(folder) for folder in options.folders}
+    if options.heads:
         command = "python lab/experiments/language_heads.py out/language/small heads.json"
         record["programs"] = {"made": here() | {"command": command}, "same": {}, "own": {}}
-    for file in given.heads:
+    for file in options.heads:
         nets = json.loads(file.read_text(encoding="utf8"))
         record["programs"]["same"] |= {name: _heads(pair) for name, pair in nets.pop("same").items()}
         record["programs"]["own"] |= {name: _heads(net) for name, net in nets.items()}
-    write(given.out / "language.json", record)
+    write(options.out / "language.json", record)
 
 
 def training(folder: Path) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def training(folder: Path) -> dict[str, Any]:
     records, about = read(folder)
     settings = about["settings"]
     table = np.array([record["heads"] for record in records])  # looks, heads, columns
-    ended = records[-1]["epoch"] >= settings["epochs"]
+    finished = records[-1]["epoch"] >= settings["epochs"]
     started = selecting(table)
     out: dict[str, Any] = {
         "settings": {name: settings[name] for name in ("optimizer", "lr", "seed")},
-        "ended": ended,
+        "ended": finished,
         "tokens": [mark(record["epoch"]) * BATCH * LENGTH for record in records],
         "fit": [record["fit_loss"] for record in records],
         "test": [record.get("test_loss") for record in records[1:]],
@@ -87,15 +87,15 @@ def _counts(table: Any) -> dict[str, list[int]]:
     }
 
 
-def _heads(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _heads(heads: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The kept heads of a net, or two heads on equal choices."""
-    return [rounded(one | {"own": _judged(one["own"])}) for one in found]
+    return [rounded(head | {"own": _judged(head["own"])}) for head in heads]
 
 
-def _judged(found: dict[str, Any]) -> dict[str, Any]:
+def _judged(head: dict[str, Any]) -> dict[str, Any]:
     """What is known of a head on its choices, JUDGED by norm; a head before training has nothing added."""
-    norms = found.pop("margins", {})
-    return found | {norm: [one.get(key) for key in JUDGED] for norm, one in norms.items()}
+    norms = head.pop("margins", {})
+    return head | {norm: [values.get(key) for key in JUDGED] for norm, values in norms.items()}
 
 
 if __name__ == "__main__":

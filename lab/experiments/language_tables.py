@@ -40,15 +40,15 @@ def described(arrays: Any, rule: str, columns: list[str]) -> None:
     for k, measure in enumerate(language.MEASURES):
         values |= {f"{measure} at the end": added[arrays[f"ended {rule}"], -1, k]}
         values |= {f"{measure}, first look": added[:, 0, k], f"{measure}, least": np.nanmin(added[..., k], 1)}
-        for words, ended in (("all reach", False), ("ended ones reach", True)):
-            loss = language.level(arrays, ended)
-            values[f"{measure} at the loss that {words}"] = language.at_loss(arrays, rule, measure, loss)
+        for label, finished_only in (("all reach", False), ("ended ones reach", True)):
+            loss = language.level(arrays, finished_only)
+            values[f"{measure} at the loss that {label}"] = language.at_loss(arrays, rule, measure, loss)
     for name in language.COUNTS:
         counted(name, arrays[f"{name} {rule}"], tokens)
     for counts, fit in zip(arrays[f"selecting {rule}"], arrays[f"fit {rule}"], strict=False):
-        for words, least in (("one head selects", 1), ("half of all heads select", len(begins) / 2)):
+        for label, least in (("one head selects", 1), ("half of all heads select", len(begins) / 2)):
             at = int(np.argmax(counts >= least))
-            print(f"  {words}: after {tokens[at]:.2f} million tokens, at train loss {fit[at]:.2f}")
+            print(f"  {label}: after {tokens[at]:.2f} million tokens, at train loss {fit[at]:.2f}")
     for name, each in values.items():
         seeds = ", ".join(f"{x:.3f}" for x in each)
         print(f"  {name}: {seeds}; mean {each.mean():.3f}{_ends(each)}")
@@ -58,8 +58,10 @@ def described(arrays: Any, rule: str, columns: list[str]) -> None:
 def counted(name: str, counts: Any, tokens: Any) -> None:
     """Heads of a kind, by seed: when there is the first, when half of the most, the most, and the end."""
     first = [f"{tokens[np.flatnonzero(row)[0]]:.2f}" for row in counts if row.any()]
-    half = [f"{tokens[np.flatnonzero(row >= row.max() / 2)[0]]:.2f}" for row in counts if row.any()]
-    print(f"  {name}: first head after {', '.join(first)} million tokens, half of the most {', '.join(half)}")
+    halfway = [f"{tokens[np.flatnonzero(row >= row.max() / 2)[0]]:.2f}" for row in counts if row.any()]
+    print(
+        f"  {name}: first head after {', '.join(first)} million tokens, half of the most {', '.join(halfway)}"
+    )
     print(f"    most {counts.max(1).tolist()}, end {counts[:, -1].tolist()}, mean {counts[:, -1].mean():.1f}")
 
 
@@ -68,9 +70,9 @@ def kinds(arrays: Any, rule: str, columns: list[str], least: dict[str, float]) -
     for name in ("first", "previous"):
         for seed, heads in enumerate(arrays[f"heads {rule}"]):
             shares = heads[:, columns.index(name)]
-            found = [k for k in np.argsort(-shares) if shares[k] >= least[name]]
-            words = ", ".join(f"{k // HEADS + 1}.{k % HEADS + 1} {shares[k]:.2f}" for k in found)
-            print(f"  {name}, net {seed}, layer.head and share: {words or 'none'}")
+            selecting = [k for k in np.argsort(-shares) if shares[k] >= least[name]]
+            listed = ", ".join(f"{k // HEADS + 1}.{k % HEADS + 1} {shares[k]:.2f}" for k in selecting)
+            print(f"  {name}, net {seed}, layer.head and share: {listed or 'none'}")
     largest = arrays[f"heads {rule}"][..., columns.index("induction")].max(1)
     print(f"  largest induction score: {', '.join(f'{x:.3f}' for x in largest)}")
 
@@ -82,10 +84,10 @@ def by_layer(arrays: Any, rule: str, columns: list[str]) -> None:
     layers = heads.reshape(len(heads), -1, HEADS, heads.shape[-1]).mean((0, 2))
     for layer, row in enumerate(layers):
         each = begins.reshape(len(begins), -1, HEADS)[:, layer].ravel()
-        found = each[each >= 0]
-        words = ", ".join(f"{name} {x:.3f}" for name, x in zip(columns, row, strict=True))
-        middle = f"{tokens[int(np.median(found))]:.2f}" if found.size else "never"
-        print(f"    layer {layer + 1}: {found.size} of {each.size} select, median from {middle}; {words}")
+        first_at = each[each >= 0]
+        values = ", ".join(f"{name} {x:.3f}" for name, x in zip(columns, row, strict=True))
+        middle = f"{tokens[int(np.median(first_at))]:.2f}" if first_at.size else "never"
+        print(f"    layer {layer + 1}: {first_at.size} of {each.size} select, median from {middle}; {values}")
 
 
 def _ends(values: Any) -> str:
@@ -117,8 +119,8 @@ def programs(nets: dict[str, Any]) -> None:
 
 
 def _certified(nets: dict[str, Any]) -> None:
-    found = [head["own"][norm][4] for net in nets.values() for head in net for norm in NORMS]
-    print(f"programs: {len(found)}, certified {sum(found)}")
+    certified = [head["own"][norm][4] for net in nets.values() for head in net for norm in NORMS]
+    print(f"programs: {len(certified)}, certified {sum(certified)}")
 
 
 def together(pairs: dict[str, Any]) -> None:
@@ -139,10 +141,10 @@ def _places(net: list[Any]) -> list[Any]:
 def _numbers(rows: list[Any]) -> str:
     """Mean over heads of each number with its interval."""
     out = []
-    for words, scale, values in zip(WORDS, (100, 1, 100, 1), zip(*rows, strict=True), strict=True):
+    for label, scale, values in zip(WORDS, (100, 1, 100, 1), zip(*rows, strict=True), strict=True):
         if None not in values:
             mean, low, high = bootstrap(scale * np.array(values, float))
-            out.append(f"{words} {mean:.3f} [{low:.3f}, {high:.3f}]")
+            out.append(f"{label} {mean:.3f} [{low:.3f}, {high:.3f}]")
     return "; ".join(out)
 
 

@@ -25,14 +25,14 @@ BIN, LARGE = 0.005, 0.06
 @contextmanager
 def exactly(model: nn.Module) -> Iterator[None]:
     """Look in float32, without dropout and gradients, and leave the model as it was."""
-    before, training = model.dtype, model.training
+    dtype, training = model.dtype, model.training
     model.dtype = torch.float32
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.dtype = before
+        model.dtype = dtype
         model.train(training)
 
 
@@ -40,23 +40,25 @@ def heads_of(model: nn.Module, run: Any) -> list[list[float]]:
     """[layer, head, norm, entropy, top mass, median margin] of every head on what `run` shows the model."""
     with MarginMonitor(model) as monitor:
         run()
-        found = monitor.record(0)
-    names = list(dict.fromkeys(record.module for record in found))
-    rows = [(names.index(r.module), r.head, r.norm, r.entropy, r.top_mass, r.median_margin) for r in found]
+        head_records = monitor.record(0)
+    names = list(dict.fromkeys(record.module for record in head_records))
+    rows = [
+        (names.index(r.module), r.head, r.norm, r.entropy, r.top_mass, r.median_margin) for r in head_records
+    ]
     return [[float(f"{x:.5g}") for x in row] for row in rows]
 
 
 def states_of(model: nn.Module, run: Any) -> list[Tensor]:
     """The states that enter the attention of every block."""
-    seen: list[Tensor] = []
+    captured: list[Tensor] = []
     hooks = [
-        block.attention.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        block.attention.register_forward_pre_hook(lambda _, arguments: captured.append(arguments[0]))
         for block in model.blocks
     ]
     run()
     for hook in hooks:
         hook.remove()
-    return seen
+    return captured
 
 
 def attention_of(model: nn.Module, run: Any, mask: Tensor | None = None) -> Tensor:
@@ -64,8 +66,8 @@ def attention_of(model: nn.Module, run: Any, mask: Tensor | None = None) -> Tens
     module = model.blocks[-1].attention
     x = states_of(model, run)[-1]
     q, k = (
-        layer(part).unflatten(-1, (module.heads, -1))
-        for layer, part in ((module.query, x[:, 0]), (module.key, x))
+        layer(module_input).unflatten(-1, (module.heads, -1))
+        for layer, module_input in ((module.query, x[:, 0]), (module.key, x))
     )
     logits = torch.einsum("nhw,nthw->nht", q, k) * module.attention_head_size**-0.5
     return (logits if mask is None else logits.masked_fill(~mask[:, None], -torch.inf)).softmax(-1)
@@ -125,10 +127,10 @@ class TextLook:
         The last block's attention of [CLS], mean over heads, scaled to [0, 1] over the sentence.
         """
         mask = self.sentences > 0
-        seen = attention_of(model, lambda: self._run(model, self.sentences), mask).mean(1)
-        low = seen.masked_fill(~mask, torch.inf).amin(1, keepdim=True)
-        high = seen.amax(1, keepdim=True)
-        scaled = (seen - low) / (high - low)
+        attention = attention_of(model, lambda: self._run(model, self.sentences), mask).mean(1)
+        low = attention.masked_fill(~mask, torch.inf).amin(1, keepdim=True)
+        high = attention.amax(1, keepdim=True)
+        scaled = (attention - low) / (high - low)
         return float(scaled.gather(1, self.pivotal[:, None]).mean())
 
     def temperatures(self, model: nn.Module) -> list[float]:
@@ -157,22 +159,22 @@ class ImageLook:
     def __call__(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]:
         with exactly(model):
             run = self._run(model, len(self.pictures))
-            seen = attention_of(model, run)[..., 1:]  # over the patches, as maps are drawn
-            seen = seen / seen.sum(-1, keepdim=True)
+            attention = attention_of(model, run)[..., 1:]  # over the patches, as maps are drawn
+            attention = attention / attention.sum(-1, keepdim=True)
             out: dict[str, Any] = {
                 "heads": heads_of(model, self._run(model, min(8, len(self.pictures)))),
-                "soft_sparsity": float((1 / seen.square().sum(-1)).mean()),
+                "soft_sparsity": float((1 / attention.square().sum(-1)).mean()),
                 "norm_last": combined_norm(model.blocks[-1].attention),
             }
             if epoch in self.keep:
-                maps = seen[: self.drawn].mean(1).half().cpu()
+                maps = attention[: self.drawn].mean(1).half().cpu()
                 save_file({"maps": maps.contiguous()}, folder / f"maps-{epoch:04d}.safetensors")
         return out
 
     def last(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]:
         with exactly(model):
-            seen = attention_of(model, self._run(model, self.drawn))[..., 1:].mean(1)
-            save_file({"maps": seen.half().cpu().contiguous()}, folder / "maps-last.safetensors")
+            attention = attention_of(model, self._run(model, self.drawn))[..., 1:].mean(1)
+            save_file({"maps": attention.half().cpu().contiguous()}, folder / "maps-last.safetensors")
             states = states_of(model, self._run(model, 2))
             mask = torch.ones(states[0].shape[:2], dtype=torch.bool)
             keep_heads(model, states, mask, folder / "heads-last.safetensors", epoch)

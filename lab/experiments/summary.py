@@ -35,12 +35,14 @@ BINS = 40
 
 
 def main(arguments: list[str] | None = None) -> None:
-    given = asked(__doc__, arguments, heads="files of head_study.py", pairs="others, of two nets of a seed")
-    record = merged(given.out / "transformers.json", {one.name: training(one) for one in given.folders})
-    write(given.out / "transformers.json", record)
-    if given.heads or given.pairs:
-        file = given.out / "heads.json"
-        write(file, studied(file, given.heads, given.pairs, record["runs"]))
+    options = asked(__doc__, arguments, heads="files of head_study.py", pairs="others, of two nets of a seed")
+    record = merged(
+        options.out / "transformers.json", {folder.name: training(folder) for folder in options.folders}
+    )
+    write(options.out / "transformers.json", record)
+    if options.heads or options.pairs:
+        file = options.out / "heads.json"
+        write(file, studied(file, options.heads, options.pairs, record["runs"]))
 
 
 def asked(about: str | None, arguments: list[str] | None, **files: str) -> argparse.Namespace:
@@ -48,15 +50,15 @@ def asked(about: str | None, arguments: list[str] | None, **files: str) -> argpa
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=about, formatter_class=form)
     parser.add_argument("runs", type=Path)
-    for name, words in files.items():
-        parser.add_argument(f"--{name}", type=Path, nargs="*", default=(), help=words)
+    for name, help_text in files.items():
+        parser.add_argument(f"--{name}", type=Path, nargs="*", default=(), help=help_text)
     parser.add_argument("--out", type=Path, default=RECORDS)
-    given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
-    given.folders = sorted(file.parent for file in given.runs.glob("*/records.jsonl"))
-    if not given.folders:
-        parser.error(f"no trainings in {given.runs}. Pass what drive.py gathered: OUT/small.")
-    return given
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.folders = sorted(file.parent for file in options.runs.glob("*/records.jsonl"))
+    if not options.folders:
+        parser.error(f"no trainings in {options.runs}. Pass what drive.py gathered: OUT/small.")
+    return options
 
 
 def studied(file: Path, heads: list[Path], pairs: list[Path], runs: dict[str, Any]) -> dict[str, Any]:
@@ -65,21 +67,23 @@ def studied(file: Path, heads: list[Path], pairs: list[Path], runs: dict[str, An
     layers: training → its layers at the end; of a net before training with /heads-0000. pairs: `A beside B` →
     heads of A on selections that B makes, too. last: epochs after which these heads are.
     """
-    there: dict[str, Any] = {"made": here(), "last": {}, "layers": {}, "pairs": {}}
+    earlier: dict[str, Any] = {"made": here(), "last": {}, "layers": {}, "pairs": {}}
     if file.is_file():
-        there = json.loads(file.read_text(encoding="utf8"))
-    commits = {*there["made"]["commit"].split(" and "), commit()[:SHORT]}
-    made = there["made"] | {"commit": " and ".join(sorted(commits))}
-    made["command"] = "python lab/experiments/head_study.py out/runs/small heads.json [--together …]"
+        earlier = json.loads(file.read_text(encoding="utf8"))
+    commits = {*earlier["made"]["commit"].split(" and "), commit()[:SHORT]}
+    origin = earlier["made"] | {"commit": " and ".join(sorted(commits))}
+    origin["command"] = "python lab/experiments/head_study.py out/runs/small heads.json [--together …]"
     layers, both = {}, {}
     for own in map(_read, heads):
         layers |= {name.removesuffix("/heads-last"): by_layer(net) for name, net in own.items()}
-    for same in (study["same"] for study in map(_read, pairs)):
-        for name, other in (tuple(same), tuple(same)[::-1]):
-            both[f"{name} beside {other}"] = [head(one) for one in same[name]]
+    for shared_study in (study["same"] for study in map(_read, pairs)):
+        for name, partner in (tuple(shared_study), tuple(shared_study)[::-1]):
+            both[f"{name} beside {partner}"] = [head(record) for record in shared_study[name]]
     last = {name: runs[name]["trained"] for name in (x.split()[0] for x in (*layers, *both)) if name in runs}
-    found = {"last": last, "layers": layers, "pairs": both}
-    return {"made": made} | {name: dict(sorted((there[name] | new).items())) for name, new in found.items()}
+    additions = {"last": last, "layers": layers, "pairs": both}
+    return {"made": origin} | {
+        name: dict(sorted((earlier[name] | new).items())) for name, new in additions.items()
+    }
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -88,16 +92,16 @@ def _read(file: Path) -> dict[str, Any]:
 
 def merged(file: Path, new: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The record with new trainings in it. One that is there stays if it went farther."""
-    there = json.loads(file.read_text(encoding="utf8")) if file.is_file() else {"runs": {}}
-    runs = dict(there["runs"])
-    made = there.get("made") or dict(next(iter(new.values()))["made"])
+    earlier = json.loads(file.read_text(encoding="utf8")) if file.is_file() else {"runs": {}}
+    runs = dict(earlier["runs"])
+    origin = earlier.get("made") or dict(next(iter(new.values()))["made"])
     for name, run in new.items():
         old = runs.get(name, {"ended": False, "trained": 0})
         if (run["ended"], run["trained"]) < (old["ended"], old["trained"]):
             print(f"{name}: the recorded one stays, {old['trained']} epochs; the new has {run['trained']}")
             continue
         runs[name] = run
-    facts = {name: made[name] for name in ("machine", "versions")}
+    facts = {name: origin[name] for name in ("machine", "versions")}
     for run in runs.values():
         if run.get("made") == facts:
             del run["made"]  # as most
@@ -114,9 +118,9 @@ def here() -> dict[str, Any]:
 
 def commit() -> str:
     """That of this code; ATTSVM_COMMIT where a copy of it has no history."""
-    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return os.environ.get("ATTSVM_COMMIT") or done.stdout.strip() or "unknown"
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return os.environ.get("ATTSVM_COMMIT") or result.stdout.strip() or "unknown"
 
 
 def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -142,22 +146,22 @@ def training(folder: Path) -> dict[str, Any]:
     """
     records, about = read(folder)
     settings = about["settings"]
-    told = {x: value for x, value in settings.items() if x != "until" and value is not None}
-    out: dict[str, Any] = {"settings": told}
+    stated = {x: value for x, value in settings.items() if x != "until" and value is not None}
+    out: dict[str, Any] = {"settings": stated}
     out["commit"], out["made"] = about["commit"][:SHORT], {x: about[x] for x in ("machine", "versions")}
     looked = [record for record in records if "heads" in record]
     tested = [record for record in looked if "test_accuracy" in record]
     for name in CURVES:
         if name in looked[-1]:
-            whole = looked if name in looked[0] and name != "epoch" else tested
-            out[name] = [_short(record[name]) for record in whole]
+            with_curve = looked if name in looked[0] and name != "epoch" else tested
+            out[name] = [_short(record[name]) for record in with_curve]
     end = records[-1]
     out["trained"] = end["epoch"]
     out["ended"] = end["train_accuracy"] >= settings["until"] or end["epoch"] >= settings["epochs"]
-    kept = (looked[0], looked[min(LATER, len(looked) - 1)], looked[-1])
-    out["layers"] = [layers(record["heads"]) for record in kept]
+    ends = (looked[0], looked[min(LATER, len(looked) - 1)], looked[-1])
+    out["layers"] = [layers(record["heads"]) for record in ends]
     if "temperature" in looked[-1]:
-        out["temperature"] = [[_short(x) for x in record["temperature"]] for record in kept]
+        out["temperature"] = [[_short(x) for x in record["temperature"]] for record in ends]
     out["seconds"] = _short(sum(record["seconds"] for record in records[1:]))
     if (folder / "last.json").is_file():
         out["last"] = last(json.loads((folder / "last.json").read_text(encoding="utf8")))
@@ -174,34 +178,37 @@ def layers(heads: list[list[float]]) -> list[list[float]]:
     return [[_short(x) for x in mean] for mean in means]
 
 
-def last(found: dict[str, Any]) -> dict[str, Any]:
+def last(weights: dict[str, Any]) -> dict[str, Any]:
     """Weights at the end, the histograms cut to their first bins; spectra are kept by factors.py."""
-    out = {name: x for name, x in found.items() if not name.startswith(("histogram", "spectra"))}
+    out = {name: x for name, x in weights.items() if not name.startswith(("histogram", "spectra"))}
     for name in ("query", "key", "value"):
-        counts = found[f"histogram_{name}"]
+        counts = weights[f"histogram_{name}"]
         out[f"histogram_{name}"] = [*counts[: BINS - 1], sum(counts[BINS - 1 :])]
     return out
 
 
-def head(found: dict[str, Any]) -> dict[str, Any]:
+def head(record: dict[str, Any]) -> dict[str, Any]:
     """A head without what only matters while it is studied."""
-    out = {name: _short(value) for name, value in found.items() if name != "margins"}
-    for name, one in found.get("margins", {}).items():
-        kept = {key: _short(one[key]) for key in JUDGED if one.get(key) is not None}
-        out.setdefault("margins", {})[name] = kept | {"certified": one["certified"]}
+    out = {name: _short(value) for name, value in record.items() if name != "margins"}
+    for name, margin in record.get("margins", {}).items():
+        values = {key: _short(margin[key]) for key in JUDGED if margin.get(key) is not None}
+        out.setdefault("margins", {})[name] = values | {"certified": margin["certified"]}
     return out
 
 
 def by_layer(net: list[dict[str, Any]]) -> list[list[float]]:
     """[surest attention, share of the Frobenius margin, cosine to it], mean over the heads of every layer."""
-    rows = [(one["layer"], one["mass"], one["margins"]["Frobenius"]) for one in net]
+    rows = [
+        (head_record["layer"], head_record["mass"], head_record["margins"]["Frobenius"])
+        for head_record in net
+    ]
     if not all(margin["certified"] for *_, margin in rows):
         raise ValueError("a program of these heads is not certified. Study them again.")
-    found = []
+    means = []
     for layer in sorted({layer for layer, *_ in rows}):
-        some = [(mass, margin["ratio"], margin["cosine"]) for at, mass, margin in rows if at == layer]
-        found.append([_short(float(x)) for x in np.mean(some, 0)])
-    return found
+        head_rows = [(mass, margin["ratio"], margin["cosine"]) for at, mass, margin in rows if at == layer]
+        means.append([_short(float(x)) for x in np.mean(head_rows, 0)])
+    return means
 
 
 def _map(maps: Any) -> list[list[int]]:

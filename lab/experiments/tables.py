@@ -29,17 +29,17 @@ def main() -> None:
     pairs_of_reviews(arrays)
     untrained_scores()
     initialisations(arrays)
-    for what, (mean, spread) in trials.COLLAPSED.items():
-        found = trials.outlier(mean, -spread if what == "epochs" else spread)
-        words = "all but one at {:.2f}, one at {:.2f}".format(*found)
-        nine = "{:.2f} ± {:.2f}".format(*getattr(trials.UNMASKED["1.1"], what))
-        print(f"published, size 6, p = 1.1: {what} {mean:.2f} ± {spread:.2f}: {words}; the nine {nine}")
+    for measure, (mean, spread) in trials.COLLAPSED.items():
+        outlier = trials.outlier(mean, -spread if measure == "epochs" else spread)
+        text = "all but one at {:.2f}, one at {:.2f}".format(*outlier)
+        nine = "{:.2f} ± {:.2f}".format(*getattr(trials.UNMASKED["1.1"], measure))
+        print(f"published, size 6, p = 1.1: {measure} {mean:.2f} ± {spread:.2f}: {text}; the nine {nine}")
     print("key weights: below 0.005, above 0.06, largest; pivotal words at start and end")
     for name in runs:
         if name.startswith("sentiment") and "mirror" in name:
-            end, words = runs[name]["last"], runs[name]["pivotal"]
+            end, text = runs[name]["last"], runs[name]["pivotal"]
             counts = (end["histogram_key"][0], end["large_key"])
-            print(f"  {name}: {counts}, {end['largest_key']:.3f}; {words[0]:.2f}, {words[-1]:.2f}")
+            print(f"  {name}: {counts}, {end['largest_key']:.3f}; {text[0]:.2f}, {text[-1]:.2f}")
     print("norm, entropy and top mass by layer, at the start and at the end (12 epochs for Adam)")
     for name, run in runs.items():
         if name.startswith("sentiment"):
@@ -86,31 +86,37 @@ def images(runs: dict[str, Any]) -> None:
 def page_of_reviews(arrays: Arrays) -> None:
     """The two tables of the page, line by line: the best epoch, then the last one and how many there were."""
     cells = {cell: trials.own_starts(arrays, *cell) for cell in trials.PUBLISHED}
-    ended = [cell for cell, keys in cells.items() if len(trials.measured(arrays, keys, "best"))]
+    finished = [cell for cell, keys in cells.items() if len(trials.measured(arrays, keys, "best"))]
     spread = trials.start_spread(arrays)
     for cell, keys in cells.items():
         found = trials.measured(arrays, keys, "best")
-        ours, words = f"{_spread(found)} ({len(found)})", ["", ""]
-        if cell in ended:
-            less = float(found.mean()) - trials.PUBLISHED[cell].best[0]
-            alone, every = (
-                trials.difference_interval(less, spread, len(found), comparisons=count)
-                for count in (1, len(ended))
+        ours, cells_of_gain = f"{_spread(found)} ({len(found)})", ["", ""]
+        if cell in finished:
+            gain = float(found.mean()) - trials.PUBLISHED[cell].best[0]
+            single, every = (
+                trials.difference_interval(gain, spread, len(found), comparisons=count)
+                for count in (1, len(finished))
             )
-            words = [
-                _bold(f"{round(less, 2) + 0.0:.2f} {_ends(*alone)}", *alone),
+            cells_of_gain = [
+                _bold(f"{round(gain, 2) + 0.0:.2f} {_ends(*single)}", *single),
                 _bold(_ends(*every), *every),
             ]
         else:
             ours = ", ".join(f"{trials.best(arrays, key):.2f}" for key in keys) + ", stopped"
-        one = trials.shared_start_accuracies(arrays, *cell)
-        row = [_cell(*cell), ours, f"{_spread(one)} ({len(one)})", _beside(*cell, "best", 2), *words]
+        shared = trials.shared_start_accuracies(arrays, *cell)
+        row = [
+            _cell(*cell),
+            ours,
+            f"{_spread(shared)} ({len(shared)})",
+            _beside(*cell, "best", 2),
+            *cells_of_gain,
+        ]
         print(f"| {' | '.join(row)} |")
-    for cell in ended:
+    for cell in finished:
         row = [_cell(*cell)]
-        for what, digits in (("last", 2), ("epochs", 1)):
-            values = trials.measured(arrays, cells[cell], what)
-            row += [_spread(values, digits), _beside(*cell, what, digits)]
+        for measure, digits in (("last", 2), ("epochs", 1)):
+            values = trials.measured(arrays, cells[cell], measure)
+            row += [_spread(values, digits), _beside(*cell, measure, digits)]
         print(f"| {' | '.join(row)} |")
 
 
@@ -118,23 +124,23 @@ def _cell(size: int, p: str) -> str:
     return f"{size}, {p}{' (GD)' if p == '2' else ''}"
 
 
-def _beside(size: int, p: str, what: str, digits: int) -> str:
+def _beside(size: int, p: str, measure: str, digits: int) -> str:
     """A published mean and spread; of size 6 that of this net, and what is printed."""
-    words = [
-        "{:.{d}f} ± {:.{d}f}".format(*getattr(of, what), d=digits)
+    texts = [
+        "{:.{d}f} ± {:.{d}f}".format(*getattr(of, measure), d=digits)
         for of in (trials.PUBLISHED[size, p], trials.UNMASKED[p])
     ]
-    return f"{words[0]} (*printed: {words[1]}*)" if size == 6 else words[0]
+    return f"{texts[0]} (*printed: {texts[1]}*)" if size == 6 else texts[0]
 
 
 def _ends(_: float, low: float, high: float) -> str:
     return f"[{low:.2f}, {high:.2f}]"
 
 
-def _bold(words: str, _: float, low: float, high: float) -> str:
+def _bold(text: str, _: float, low: float, high: float) -> str:
     """Bold where the interval leaves zero out."""
-    words = words.replace("-", "−")
-    return f"**{words}**" if low > 0 or high < 0 else words
+    text = text.replace("-", "−")
+    return f"**{text}**" if low > 0 or high < 0 else text
 
 
 def cells_of_reviews(arrays: Arrays) -> None:
@@ -142,7 +148,7 @@ def cells_of_reviews(arrays: Arrays) -> None:
     print("movie reviews: best test accuracy, % (epochs, * not to its end); mean ± sd of those to their end")
     for (size, p), published in trials.PUBLISHED.items():
         print(f"  size {size}  {ROWS[p]}; published {_told(published)}, {published.trials} trials")
-        for words, keys in (
+        for label, keys in (
             ("own", trials.own_starts(arrays, size, p)),
             ("one", trials.shared_start(arrays, size, p)),
         ):
@@ -151,16 +157,16 @@ def cells_of_reviews(arrays: Arrays) -> None:
                 + f"{'' if arrays[f'ended {key}'] else '*'})"
                 for key in keys
             )
-            found = [trials.measured(arrays, keys, what) for what in trials.MEASURES]
-            means = (f"{what} {_spread(x)}" for what, x in zip(trials.MEASURES, found, strict=True))
-            print(f"    {words} initialisation: {each}; n = {len(found[0])}: {', '.join(means)}")
+            values = [trials.measured(arrays, keys, measure) for measure in trials.MEASURES]
+            means = (f"{measure} {_spread(x)}" for measure, x in zip(trials.MEASURES, values, strict=True))
+            print(f"    {label} initialisation: {each}; n = {len(values[0])}: {', '.join(means)}")
     for p, published in trials.UNMASKED.items():
         print(f"  size 6  {ROWS[p]}; as printed, of another net: {_told(published)}")
 
 
 def _told(published: trials.Published) -> str:
     pairs = zip(trials.MEASURES, published, strict=False)
-    return ", ".join(f"{what} {mean:.2f} ± {spread:.2f}" for what, (mean, spread) in pairs)
+    return ", ".join(f"{measure} {mean:.2f} ± {spread:.2f}" for measure, (mean, spread) in pairs)
 
 
 def _spread(values: Any, digits: int = 2) -> str:
@@ -171,22 +177,22 @@ def _spread(values: Any, digits: int = 2) -> str:
 
 def gains_of_reviews(arrays: Arrays) -> None:
     """One p minus another seed by seed, with Student's intervals; early on; and where p = 3 is best."""
-    for ps, size, what in product(sentiment.PAIRS, trials.SIZES, ("best", "last")):
-        gains, epochs = trials.gain(arrays, size, what, ps)
-        words = "one seed" if len(gains) < 2 else "95 %: {:.2f} to {:.2f}".format(*trials.interval(gains))
-        theirs = [getattr(trials.PUBLISHED[size, p], what)[0] for p in ps]
+    for ps, size, measure in product(sentiment.PAIRS, trials.SIZES, ("best", "last")):
+        gains, epochs = trials.gain(arrays, size, measure, ps)
+        interval = "one seed" if len(gains) < 2 else "95 %: {:.2f} to {:.2f}".format(*trials.interval(gains))
+        theirs = [getattr(trials.PUBLISHED[size, p], measure)[0] for p in ps]
         print(
-            f"p = {ps[0]} minus {ps[1]}, size {size}, {what}, {epochs} epochs: {gains.round(2)}, mean "
-            f"{gains.mean():.2f}, n = {len(gains)}; {words}; published {theirs[0] - theirs[1]:.2f}"
+            f"p = {ps[0]} minus {ps[1]}, size {size}, {measure}, {epochs} epochs: {gains.round(2)}, mean "
+            f"{gains.mean():.2f}, n = {len(gains)}; {interval}; published {theirs[0] - theirs[1]:.2f}"
         )
-    for size, what in product(trials.SIZES, ("best", "last")):
-        gains, epochs = trials.gain(arrays, size, what, trainings=trials.shared_start)
-        if what == "last" and epochs < np.inf:
+    for size, measure in product(trials.SIZES, ("best", "last")):
+        gains, epochs = trials.gain(arrays, size, measure, trainings=trials.shared_start)
+        if measure == "last" and epochs < np.inf:
             continue
-        words = "{:.2f} to {:.2f}".format(*trials.interval(gains))
+        interval = "{:.2f} to {:.2f}".format(*trials.interval(gains))
         print(
-            f"p = 1.1 minus 2, size {size}, {what}, {epochs} epochs, from one initialisation: "
-            f"{gains.round(2)}, mean {gains.mean():.2f}; 95 %: {words}"
+            f"p = 1.1 minus 2, size {size}, {measure}, {epochs} epochs, from one initialisation: "
+            f"{gains.round(2)}, mean {gains.mean():.2f}; 95 %: {interval}"
         )
     for size, until in product(trials.SIZES, (10, 14, 20)):
         seeds = range(len(trials.gain(arrays, size)[0]))
@@ -195,9 +201,9 @@ def gains_of_reviews(arrays: Arrays) -> None:
         print(f"  size {size}, after {until} epochs: {gains.round(2)}, mean {gains.mean():.2f}")
     for key in (key for size in trials.SIZES for key in trials.own_starts(arrays, size, "3")):
         epochs, curve = arrays[f"epoch {key}"], arrays[f"test {key}"]
-        less = curve.max() - curve[epochs > LATE].max(initial=0)
+        drop = curve.max() - curve[epochs > LATE].max(initial=0)
         place = f"at epoch {epochs[curve.argmax()]} of {arrays[f'trained {key}']}"
-        print(f"  size, p, seed {key}: best {curve.max():.2f} {place}; after {LATE} at least {less:.2f} less")
+        print(f"  size, p, seed {key}: best {curve.max():.2f} {place}; after {LATE} at least {drop:.2f} less")
 
 
 def pairs_of_reviews(arrays: Arrays) -> None:
@@ -205,7 +211,7 @@ def pairs_of_reviews(arrays: Arrays) -> None:
     for size in trials.SIZES:
         seeds = range(len(trials.gain(arrays, size)[0]))
         sides = [[f"{size} {p} {s}" for s in seeds] for p in trials.PS[:2]]
-        small, large, words = (
+        small, large, pivotal = (
             [np.array([get(arrays, key) for key in keys], float) for keys in sides]
             for get in (
                 lambda arrays, key: arrays[f"histogram {key}"][0],
@@ -213,12 +219,12 @@ def pairs_of_reviews(arrays: Arrays) -> None:
                 lambda arrays, key: arrays[f"pivotal {key}"][-1],
             )
         )
-        gains = words[0] - words[1]
-        told = "one seed" if len(gains) < 2 else "95 %: {:.2f} to {:.2f}".format(*trials.interval(gains))
+        gains = pivotal[0] - pivotal[1]
+        interval = "one seed" if len(gains) < 2 else "95 %: {:.2f} to {:.2f}".format(*trials.interval(gains))
         print(f"size {size}, p = 1.1 over p = 2: key weights below 0.005 {(small[0] / small[1]).round(3)}")
         print(f"  above 0.06 {(large[0] / large[1]).round(2)}, mean {(large[0] / large[1]).mean():.2f}")
-        means = ", ".join(f"{x.mean():.2f}" for x in words)
-        print(f"  pivotal words {means}: {gains.round(2)}, mean {gains.mean():.2f}; {told}")
+        means = ", ".join(f"{x.mean():.2f}" for x in pivotal)
+        print(f"  pivotal words {means}: {gains.round(2)}, mean {gains.mean():.2f}; {interval}")
         at = [int(arrays[f"epoch {key}"][arrays[f"test {key}"].argmax()]) for keys in sides for key in keys]
         print(f"  best after {at} epochs")
 
@@ -234,44 +240,46 @@ def untrained_scores() -> None:
 
 def initialisations(arrays: Arrays) -> None:
     """How far initial weights spread what is measured, how far order and dropout do; and the published."""
-    for what in trials.MEASURES:
-        between = trials.start_spread(arrays, what)
+    for measure in trials.MEASURES:
+        between = trials.start_spread(arrays, measure)
         if not between[1]:
             continue
-        print(f"{what}: sd with own initial weights {between[0]:.3f} ({between[1]} degrees of freedom)")
-        less = {}
+        print(f"{measure}: sd with own initial weights {between[0]:.3f} ({between[1]} degrees of freedom)")
+        gains = {}
         for cell, published in trials.PUBLISHED.items():
-            values = trials.measured(arrays, trials.own_starts(arrays, *cell), what)
+            values = trials.measured(arrays, trials.own_starts(arrays, *cell), measure)
             if len(values):
-                found = float(values.mean()) - getattr(published, what)[0]
-                words = "{:.2f} [{:.2f}, {:.2f}]".format(
-                    *trials.difference_interval(found, between, len(values))
+                gain = float(values.mean()) - getattr(published, measure)[0]
+                text = "{:.2f} [{:.2f}, {:.2f}]".format(
+                    *trials.difference_interval(gain, between, len(values))
                 )
-                _, *every = trials.difference_interval(found, between, len(values), comparisons=9)
-                words += "; as one of nine [{:.2f}, {:.2f}]".format(*every)
-                print(f"  size {cell[0]}, p = {cell[1]}, n = {len(values)}: ours less published {words}")
-                less[cell] = found, len(values)
+                _, *every = trials.difference_interval(gain, between, len(values), comparisons=9)
+                text += "; as one of nine [{:.2f}, {:.2f}]".format(*every)
+                print(f"  size {cell[0]}, p = {cell[1]}, n = {len(values)}: ours less published {text}")
+                gains[cell] = gain, len(values)
         for size in trials.SIZES:
-            (a, n), (b, _) = less[size, "1.1"], less[size, "2"]  # ours share their initial weights
-            words = "{:.2f} [{:.2f}, {:.2f}]".format(*trials.difference_interval((a + b) / 2, between, n, 2))
-            print(f"  size {size}, p = 1.1 and 2 together: {words}")
+            (a, n), (b, _) = gains[size, "1.1"], gains[size, "2"]  # ours share their initial weights
+            text = "{:.2f} [{:.2f}, {:.2f}]".format(*trials.difference_interval((a + b) / 2, between, n, 2))
+            print(f"  size {size}, p = 1.1 and 2 together: {text}")
     alike = {cell: trials.shared_start_accuracies(arrays, *cell) for cell in trials.PUBLISHED}
     alike = {cell: each for cell, each in alike.items() if len(each) > 1}
-    ours, apart = trials.pooled(alike), trials.start_spread(arrays, cells=alike)
+    ours, of_own = trials.pooled(alike), trials.start_spread(arrays, cells=alike)
     theirs = float(np.sqrt(np.mean([trials.PUBLISHED[cell].best[1] ** 2 for cell in alike])))
     for (size, p), each in alike.items():
         print(f"best of size {size}, p = {p} from one initialisation: {each.round(2)} {_spread(each)}")
     for size in trials.SIZES:
-        some = {cell: each for cell, each in alike.items() if cell[0] == size}
-        own, one = trials.start_spread(arrays, cells=some), trials.pooled(some)
-        print(f"  of those of size {size}: sd of own initialisations {own[0]:.2f}, of one {one[0]:.2f}")
-    for words, within in (("ours", ours), ("published", (theirs, 9 * len(alike)))):
-        ratio = trials.variance_ratio(apart, within)
-        found = "{:.1f} [{:.1f}, {:.1f}]".format(*ratio)
-        found += ", of the deviations {:.1f} [{:.1f}, {:.1f}]".format(*np.sqrt(ratio))
+        of_size = {cell: each for cell, each in alike.items() if cell[0] == size}
+        own_start, shared = trials.start_spread(arrays, cells=of_size), trials.pooled(of_size)
         print(
-            f"  of these cells, sd of own initialisations {apart[0]:.2f} ({apart[1]}), of one, {words}, "
-            f"{within[0]:.2f} ({within[1]}); quotient of the variances {found}"
+            f"  of those of size {size}: sd of own initialisations {own_start[0]:.2f}, of one {shared[0]:.2f}"
+        )
+    for text, within in (("ours", ours), ("published", (theirs, 9 * len(alike)))):
+        ratio = trials.variance_ratio(of_own, within)
+        quotient = "{:.1f} [{:.1f}, {:.1f}]".format(*ratio)
+        quotient += ", of the deviations {:.1f} [{:.1f}, {:.1f}]".format(*np.sqrt(ratio))
+        print(
+            f"  of these cells, sd of own initialisations {of_own[0]:.2f} ({of_own[1]}), of one, {text}, "
+            f"{within[0]:.2f} ({within[1]}); quotient of the variances {quotient}"
         )
 
 

@@ -58,8 +58,8 @@ class Sentiment:
             halves = halves[0].padded(places), halves[1].padded(places)
         self.train, self.test = halves
         self.device, self.batch, self.size, self.fill = torch.device(device), batch, size, 0
-        self.on_device = {id(half): half.to(self.device) for half in halves}
-        lengths = torch.cat([half.offsets.diff() for half in halves])
+        self.on_device = {id(split): split.to(self.device) for split in halves}
+        lengths = torch.cat([split.offsets.diff() for split in halves])
         self.longest, self.even = int(lengths.max()), bool(lengths.min() == lengths.max())
 
     def step(self, optimizer: str) -> float:
@@ -82,9 +82,12 @@ class Sentiment:
         loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
         return loss, ((logits > 0) == (labels > 0.5)).sum()
 
-    def _lines(self, half: Reviews, rows: Tensor, batch: int, fill: int) -> Iterator[Batch]:
-        there = self.on_device[id(half)]
-        lengths, sources = half.offsets.diff()[rows], half.offsets[rows]  # on the host: no question to a GPU
+    def _lines(self, reviews: Reviews, rows: Tensor, batch: int, fill: int) -> Iterator[Batch]:
+        on_device = self.on_device[id(reviews)]
+        lengths, sources = (
+            reviews.offsets.diff()[rows],
+            reviews.offsets[rows],
+        )  # on the host: no question to a GPU
         groups = [
             _filled(*pair, fill) for pair in zip(lengths.split(batch), sources.split(batch), strict=True)
         ]
@@ -95,12 +98,17 @@ class Sentiment:
         place = torch.arange(total, device=self.device)
         place -= torch.repeat_interleave(starts[:-1], counts, output_size=total)
         # The whole epoch's tokens in its order, so that a batch is a slice.
-        ids = torch.where(source >= 0, there.ids[(source + place).clamp(0, len(there.ids) - 1)], 0)
-        positions, labels = torch.where(source >= 0, place, 0), there.labels[rows.to(self.device)]
+        ids = torch.where(source >= 0, on_device.ids[(source + place).clamp(0, len(on_device.ids) - 1)], 0)
+        positions, labels = torch.where(source >= 0, place, 0), on_device.labels[rows.to(self.device)]
         starts, text = starts.to(torch.int32), 0
-        for some, (group, _) in zip(labels.split(batch), groups, strict=True):
+        for labels_of_batch, (group, _) in zip(labels.split(batch), groups, strict=True):
             tokens = slice(int(ends[text]), int(ends[text + len(group)]))
-            yield ids[tokens], positions[tokens], starts[text : text + len(group) + 1] - starts[text], some
+            yield (
+                ids[tokens],
+                positions[tokens],
+                starts[text : text + len(group) + 1] - starts[text],
+                labels_of_batch,
+            )
             text += len(group)
 
 
@@ -109,8 +117,10 @@ def _filled(lengths: Tensor, sources: Tensor, fill: int) -> tuple[Tensor, Tensor
     if not fill:
         return lengths, sources
     total = int(lengths.sum())
-    more = fill * math.ceil((total + 2) / fill) - total
-    return torch.cat([lengths, torch.tensor([more // 2, more - more // 2])]), F.pad(sources, (0, 2), value=-1)
+    padding = fill * math.ceil((total + 2) / fill) - total
+    return torch.cat([lengths, torch.tensor([padding // 2, padding - padding // 2])]), F.pad(
+        sources, (0, 2), value=-1
+    )
 
 
 class Vision:
@@ -126,7 +136,7 @@ class Vision:
         self, halves: tuple[Images, Images], device: Any, batch: int = 100, border: int = 4, **model: Any
     ):
         self.device, self.batch, self.border = torch.device(device), batch, border
-        self.train, self.test = (half.to(self.device) for half in halves)
+        self.train, self.test = (split.to(self.device) for split in halves)
         self.make = lambda: VisionTransformer(channels=halves[0].pixels.shape[1], **model)
         self.side = self.make().side
         colours = [x[: halves[0].pixels.shape[1]] for x in (self.MEAN, self.SPREAD)]
@@ -138,11 +148,14 @@ class Vision:
     def batches(self, seed: int, epoch: int) -> Iterator[Batch]:
         """An epoch's batches: pixels (n, channels, side, side), labels (n,)."""
         rows = order(len(self.train), seed, epoch).to(self.device)
-        return ((self.train.pixels[some], self.train.labels[some]) for some in rows.split(self.batch))
+        return (
+            (self.train.pixels[batch_rows], self.train.labels[batch_rows])
+            for batch_rows in rows.split(self.batch)
+        )
 
     def tests(self) -> Iterator[Batch]:
-        many = 10 * self.batch
-        return zip(self.test.pixels.split(many), self.test.labels.split(many), strict=True)
+        batch = 10 * self.batch
+        return zip(self.test.pixels.split(batch), self.test.labels.split(batch), strict=True)
 
     def loss(self, model: VisionTransformer, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss, and how many answers are right; pictures are moved in training only."""
@@ -166,5 +179,5 @@ class Vision:
         flip = torch.rand(n, 1, device=pixels.device) < 0.5
         steps = torch.arange(side, device=pixels.device)
         columns = right + torch.where(flip, side - 1 - steps, steps)
-        which = torch.arange(n, device=pixels.device)[:, None, None]
-        return wide[which, :, (down + steps)[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+        index = torch.arange(n, device=pixels.device)[:, None, None]
+        return wide[index, :, (down + steps)[:, :, None], columns[:, None]].permute(0, 3, 1, 2)

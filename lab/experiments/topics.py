@@ -31,28 +31,39 @@ COUNTED = ("kept", "ambiguous", "changed", "top", "outnumbers all", "outnumbers 
 """
 
 
-def weights(topics: list[Topics], reading: str, found: dict[str, Float]) -> list[Float]:
+def weights(topics: list[Topics], reading: str, trained_weights: dict[str, Float]) -> list[Float]:
     """Of A and of both topics, for every pair."""
     if reading == "program":
-        return [FAR * programs(topics, which) for which in ("A", "both")]
+        return [FAR * programs(topics, name) for name in ("A", "both")]
     scale = {
         k: 1.0 if reading == "trained" else np.linalg.norm(W, axis=(1, 2), keepdims=True)
-        for k, W in found.items()
+        for k, W in trained_weights.items()
     }
-    return [found[which] / scale[which] for which in ("A", "both")]
+    return [trained_weights[name] / scale[name] for name in ("A", "both")]
 
 
 def counts(
     topics: list[Topics], both: list[Float], texts: list[Corpus], decimals: int | None
 ) -> list[list[int]]:
     """As COUNTED, a list of all pairs for each."""
-    found = []
-    for k, (one, text, A, mixed) in enumerate(zip(topics, texts, *both, strict=True)):
-        seen = changes(one, text, A, mixed, k, decimals)
-        lower, every, some = seen.changed & seen.lower, seen.outnumbers_all, seen.outnumbers_some
-        kinds = (seen.changed & ~seen.lower, lower & every, lower & some & ~every, lower & ~some)
-        found.append([int(kind.sum()) for kind in (seen.kept, seen.ambiguous, seen.changed, *kinds)])
-    return np.transpose(found).tolist()
+    counts_of = []
+    for k, (pair, text, A, mixed) in enumerate(zip(topics, texts, *both, strict=True)):
+        observed = changes(pair, text, A, mixed, k, decimals)
+        lower, every, outnumbers_some = (
+            observed.changed & observed.lower,
+            observed.outnumbers_all,
+            observed.outnumbers_some,
+        )
+        kinds = (
+            observed.changed & ~observed.lower,
+            lower & every,
+            lower & outnumbers_some & ~every,
+            lower & ~outnumbers_some,
+        )
+        counts_of.append(
+            [int(kind.sum()) for kind in (observed.kept, observed.ambiguous, observed.changed, *kinds)]
+        )
+    return np.transpose(counts_of).tolist()
 
 
 def main() -> None:
@@ -63,27 +74,29 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=100)
     parser.add_argument("--steps", type=int, default=2_000, help="of 80/steps; published: 8,000 of 0.01")
     parser.add_argument("--out", type=Path, default=RECORDS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     lengths: dict[str, dict[str, list[list[int]]]] = {reading: {} for reading in READINGS}
     arrows: dict[str, dict[str, list[list[int]]]] = {reading: {} for reading in READINGS}
     cosines: dict[int, dict[str, float]] = {}
     record = {"counted": COUNTED, "lengths": lengths, "arrows": arrows, "cosines": cosines}
-    made = here() | {"command": "python lab/experiments/topics.py"}
+    origin = here() | {"command": "python lab/experiments/topics.py"}
     for L in ARROWS:
-        topics = [drawn(pair, L) for pair in range(given.pairs)]
-        found = {which: trained(topics, which, given.steps, 80 / given.steps) for which in ("A", "both")}
-        best = {which: programs(topics, which) for which in ("A", "both")}
-        each = {which: attsvm.cosine(found[which][:, None], best[which]) for which in found}
-        cosines[L] = {which: round(float(each[which].mean()), 4) for which in each}
-        both = {reading: weights(topics, reading, found) for reading in READINGS}
+        topics = [drawn(pair, L) for pair in range(options.pairs)]
+        trained_weights = {
+            name: trained(topics, name, options.steps, 80 / options.steps) for name in ("A", "both")
+        }
+        best = {name: programs(topics, name) for name in ("A", "both")}
+        each = {name: attsvm.cosine(trained_weights[name][:, None], best[name]) for name in trained_weights}
+        cosines[L] = {name: round(float(each[name].mean()), 4) for name in each}
+        both = {reading: weights(topics, reading, trained_weights) for reading in READINGS}
         cells = [(AT_LENGTH, arrows, str(L))]
         cells += [(T, lengths, str(T)) for T in LENGTHS] if ARROWS[0] == L else []
         for T, table, cell in cells:
-            texts = [topic_sentences(one.A, given.sentences, T, k) for k, one in enumerate(topics)]
+            texts = [topic_sentences(one.A, options.sentences, T, k) for k, one in enumerate(topics)]
             for reading, decimals in READINGS.items():
                 table[reading][cell] = counts(topics, both[reading], texts, decimals)
                 print(L, T, reading, np.sum(table[reading][cell], axis=1), flush=True)
-        write(given.out / "topics.json", {"made": made, "sentences": given.sentences, **record})
+        write(options.out / "topics.json", {"made": origin, "sentences": options.sentences, **record})
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def train(
     if look is not None:
         last = {"epoch": records[-1]["epoch"], "ended": _finished(records, settings)}
         last |= look.last(model, records[-1]["epoch"], folder)
-        last["spectra"] = [[float(f"{x:.4g}") for x in one] for one in added.spectra(model).tolist()]
+        last["spectra"] = [[float(f"{x:.4g}") for x in values] for values in added.spectra(model).tolist()]
         _put(folder / "last.json", json.dumps(_plain(last)))
     return records
 
@@ -151,7 +151,7 @@ def freeze(model: Any, only: str) -> None:
     trained = [last.query.weight, last.key.weight]
     trained += [model.head.weight, model.head.bias] if only.endswith("-head") else []
     for weight in model.parameters():
-        weight.requires_grad_(any(weight is one for one in trained))
+        weight.requires_grad_(any(weight is weight_trained for weight_trained in trained))
     for module in model.modules():
         if hasattr(module, "dropout"):
             module.dropout = 0.0
@@ -178,7 +178,7 @@ def _finished(records: list[dict[str, Any]], settings: Settings) -> bool:
 
 def _words(settings: Settings, record: dict[str, Any]) -> str:
     shares = ", ".join(
-        f"{half} {x:.4f}" for half in ("train", "test") if (x := record.get(f"{half}_accuracy"))
+        f"{split} {x:.4f}" for split in ("train", "test") if (x := record.get(f"{split}_accuracy"))
     )
     return f"{settings.task} {settings.optimizer} seed {settings.seed}: epoch {record['epoch']}, {shares}"
 
@@ -194,10 +194,12 @@ def _plain(record: dict[str, Any]) -> dict[str, Any]:
 def _same(folder: Path, settings: Settings, task: Any) -> None:
     file, mine = folder / "about.json", asdict(settings)
     if file.is_file():
-        there = json.loads(file.read_text(encoding="utf8"))["settings"]
-        other = [name for name in mine if there.get(name) != mine[name]]
-        if other and (folder / "checkpoint.safetensors").is_file():
-            raise ValueError(f"{folder} holds another training (its {', '.join(other)}). Pass another --out.")
+        saved_settings = json.loads(file.read_text(encoding="utf8"))["settings"]
+        differing = [name for name in mine if saved_settings.get(name) != mine[name]]
+        if differing and (folder / "checkpoint.safetensors").is_file():
+            raise ValueError(
+                f"{folder} holds another training (its {', '.join(differing)}). Pass another --out."
+            )
     _put(file, json.dumps({"settings": mine, **about(task.device)}, indent=1))
 
 
@@ -209,8 +211,8 @@ def about(device: torch.device) -> dict[str, Any]:
 
 
 def _put(file: Path, text: str) -> None:
-    with replacing(file) as part:
-        part.write_text(text, encoding="utf8")
+    with replacing(file) as unfinished:
+        unfinished.write_text(text, encoding="utf8")
 
 
 def _keep_records(folder: Path, records: list[dict[str, Any]]) -> None:
@@ -225,8 +227,8 @@ def _save(folder: Path, model: nn.Module, rule: Together, device: torch.device, 
     if device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(device)
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    with replacing(folder / "checkpoint.safetensors") as part:
-        save_file(tensors, part, {"records": json.dumps(records)})
+    with replacing(folder / "checkpoint.safetensors") as unfinished:
+        save_file(tensors, unfinished, {"records": json.dumps(records)})
 
 
 def _resumed(folder: Path, model: nn.Module, rule: Together, device: torch.device) -> list[dict[str, Any]]:
@@ -249,6 +251,6 @@ def _parts(tensors: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """A checkpoint's model, optimizer and random numbers."""
     kinds: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}, "random": {}}
     for name, value in tensors.items():
-        kind, _, rest = name.partition(".")
-        kinds[kind][rest] = value
+        kind, _, name_of_tensor = name.partition(".")
+        kinds[kind][name_of_tensor] = value
     return kinds

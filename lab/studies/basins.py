@@ -39,21 +39,21 @@ def ended(path: att.Path) -> float:
 
 def code(selected: Any) -> Any:
     """Selections (…, n, T) as numbers (…)."""
-    chosen = np.asarray(selected).argmax(-1)
-    return chosen @ np.asarray(selected).shape[-1] ** np.arange(chosen.shape[-1])
+    selected_index = np.asarray(selected).argmax(-1)
+    return selected_index @ np.asarray(selected).shape[-1] ** np.arange(selected_index.shape[-1])
 
 
-def predictors(tokens: att.Tokens, v: Any, found: list[att.Solution], seed: int) -> dict[str, Any]:
+def predictors(tokens: att.Tokens, v: Any, solutions: list[att.Solution], seed: int) -> dict[str, Any]:
     """Each number of each locally optimal selection, by name (selections,)."""
-    chosen = np.stack([one.selected for one in found])
-    margin = np.array([float(one.margin) for one in found])
+    selections = np.stack([solution.selected for solution in solutions])
+    margin = np.array([float(solution.margin) for solution in solutions])
     rng = np.random.default_rng([1, seed])
     logits = tokens.keys @ rng.standard_normal((DIRECTIONS, 1, tokens.d, 1))
     attended = code(logits[..., 0] == logits[..., 0].max(-1, keepdims=True))
     return {
         "margin": margin,
-        "score": (att.scores(tokens, v) * chosen).sum((-2, -1)),
-        "angle": (attended[:, None] == code(chosen)).mean(0),
+        "score": (att.scores(tokens, v) * selections).sum((-2, -1)),
+        "angle": (attended[:, None] == code(selections)).mean(0),
         "shuffled": rng.permutation(margin),
     }
 
@@ -63,48 +63,55 @@ def judged(tokens: att.Tokens, v: Any, ends: Any, draw: int) -> dict[str, Any] |
 
     None where there are too few selections, or all runs ended at one of them only.
     """
-    found = att.selections(tokens, v)
-    if len(found) < FEW:
+    solutions = att.selections(tokens, v)
+    if len(solutions) < FEW:
         return None
-    share = (np.asarray(ends)[:, None] == code(np.stack([one.selected for one in found]))).mean(0)
+    share = (np.asarray(ends)[:, None] == code(np.stack([solution.selected for solution in solutions]))).mean(
+        0
+    )
     if np.ptp(share) == 0:
         return None
-    known = predictors(tokens, v, found, draw)
+    predictions = predictors(tokens, v, solutions, draw)
     return {
         "share": share,
-        "rank": [spearmanr(known[name], share)[0] for name in PREDICTORS],
-        "pairs": [kendalltau(known[name], share)[0] for name in PREDICTORS],
-        "first": [share[known[name].argmax()] for name in PREDICTORS],
-        "relative": known["margin"] / known["margin"].max(),
+        "rank": [spearmanr(predictions[name], share)[0] for name in PREDICTORS],
+        "pairs": [kendalltau(predictions[name], share)[0] for name in PREDICTORS],
+        "first": [share[predictions[name].argmax()] for name in PREDICTORS],
+        "relative": predictions["margin"] / predictions["margin"].max(),
     }
 
 
-def summary(done: Any) -> dict[str, Any]:
+def summary(study: Any) -> dict[str, Any]:
     """The record of a finished study: of every cell, what predicts where a run ends."""
     cells = []
-    for k, cell in enumerate(done.cells):
-        own = done.runs["cell"] == k
+    for k, cell in enumerate(study.cells):
+        of_cell = study.runs["cell"] == k
         n, T, d, starts = (int(cell.words[name]) for name in ("n", "T", "d", "starts"))
-        ends = done.runs["basins:ended"][own].reshape(-1, starts)
+        ends = study.runs["basins:ended"][of_cell].reshape(-1, starts)
         tokens, v = att.datasets.prompt_sphere(n, T, d, seed=range(len(ends)))
         each = [judged(tokens.run(i), v[i], ends[i], i) for i in range(len(ends))]
-        kept = [one for one in each if one is not None]
+        judged_draws = [draw for draw in each if draw is not None]
         start = float(str(cell.words["init"]).partition(":")[2])
         about = {"n": n, "T": T, "d": d, "start": start, "runs": cell.runs}
-        cells.append(about | _cell(kept, cell))
+        cells.append(about | _cell(judged_draws, cell))
     return {"predictors": PREDICTORS, "cells": cells}
 
 
-def _cell(kept: list[dict[str, Any]], cell: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {"draws": len(kept), "selections": sum(len(one["share"]) for one in kept)}
-    told["elsewhere"] = rounded([1 - cell.quantities["global"].value - cell.quantities["local"].value])[0]
+def _cell(judged_draws: list[dict[str, Any]], cell: Any) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "draws": len(judged_draws),
+        "selections": sum(len(draw["share"]) for draw in judged_draws),
+    }
+    record["elsewhere"] = rounded([1 - cell.quantities["global"].value - cell.quantities["local"].value])[0]
     for name in ("rank", "pairs", "first"):
-        values = np.array([one[name] for one in kept])
+        values = np.array([draw[name] for draw in judged_draws])
         low, high = bootstrap(lambda at, v=values: np.nanmean(v[at], 0), len(values))
-        told[name] = [rounded(x) for x in zip(np.nanmean(values, 0), low, high, strict=True)]
-    told["likeliest"] = rounded([np.mean([one["share"].max() for one in kept])])[0]
-    relative, share = (np.concatenate([one[name] for one in kept]) for name in ("relative", "share"))
+        record[name] = [rounded(x) for x in zip(np.nanmean(values, 0), low, high, strict=True)]
+    record["likeliest"] = rounded([np.mean([draw["share"].max() for draw in judged_draws])])[0]
+    relative, share = (
+        np.concatenate([draw[name] for draw in judged_draws]) for name in ("relative", "share")
+    )
     edges = np.quantile(relative, np.linspace(0, 1, 7))
     at = np.clip(np.searchsorted(edges, relative, side="right") - 1, 0, 5)
-    told["curve"] = [rounded([relative[at == j].mean(), share[at == j].mean()]) for j in range(6)]
-    return told
+    record["curve"] = [rounded([relative[at == j].mean(), share[at == j].mean()]) for j in range(6)]
+    return record

@@ -42,17 +42,17 @@ def signal(path):
     return float(attended[right].mean()) if right.any() else float("nan")
 
 
-def summary(done):
+def summary(study):
     """The record: T, snr, lr and runs of every cell, and its quantities with their intervals."""
     cells = []
-    for cell in done.cells:
+    for cell in study.cells:
         kinds = {"T": int, "snr": float, "lr": float, "steps": int}
-        words = {name: kind(cell.words[name]) for name, kind in kinds.items()}
-        own = {
+        settings = {name: kind(cell.words[name]) for name, kind in kinds.items()}
+        quantities = {
             name.partition(":")[2]: [float(f"{x:.4g}") for x in (e.value, e.low, e.high)]
             for name, e in cell.quantities.items()
         }
-        cells.append({**words, "runs": int(cell.runs), **own})
+        cells.append({**settings, "runs": int(cell.runs), **quantities})
     return {"cells": cells}
 
 

@@ -50,18 +50,18 @@ def selectable(path: att.Path) -> str:
 # ---------------------------------------------------------------------- what is made of it
 
 
-def summary(done: Any) -> dict[str, Any]:
+def summary(study: Any) -> dict[str, Any]:
     """The record: how many draws of every cell are separable, and the fits."""
     cells = []
-    for cell in done.cells:
+    for cell in study.cells:
         T, d, strength = int(cell.words["T"]), int(cell.words["d"]), float(cell.words["strength"])
-        told = (cell.quantities.get(f"capacity:selectable = {word}") for word in WORDS[:2])
-        hits, misses = (0 if one is None else round(one.value * cell.runs) for one in told)
+        counts = (cell.quantities.get(f"capacity:selectable = {outcome}") for outcome in WORDS[:2])
+        hits, misses = (0 if quantity is None else round(quantity.value * cell.runs) for quantity in counts)
         n = examples(float(cell.words["load"]), T, d, strength)
         cells.append(
             {"T": T, "strength": strength, "d": d, "n": n, "separable": hits, "draws": hits + misses}
         )
-    undecided = len(done.runs["cell"]) - sum(cell["draws"] for cell in cells)
+    undecided = len(study.runs["cell"]) - sum(cell["draws"] for cell in cells)
     return {"undecided": undecided, "cells": cells} | fitted(cells)
 
 
@@ -82,12 +82,12 @@ def fitted(cells: list[dict[str, Any]], resamples: int = RESAMPLES) -> dict[str,
         load = np.array([cell["n"] / most for cell in group])
         draws, hits = (np.array([cell[name] for cell in group]) for name in ("draws", "separable"))
         best = window(load, hits, draws)
-        again = [window(load, rng.binomial(draws, hits / draws), draws) for _ in range(resamples)]
-        low, high = np.quantile(again, [0.025, 0.975], axis=0)
+        resampled = [window(load, rng.binomial(draws, hits / draws), draws) for _ in range(resamples)]
+        low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
         row = {"T": T, "strength": strength, "d": d, "capacity": round(most / d, 4)}
         row |= {name: rounded([best[k], low[k], high[k]]) for k, name in enumerate(("place", "width"))}
         rows.append(row)
-        logs.append(((T, strength), np.log(d), np.log(best[1]), np.log(np.array(again)[:, 1])))
+        logs.append(((T, strength), np.log(d), np.log(best[1]), np.log(np.array(resampled)[:, 1])))
     return {"groups": rows, "exponent": _exponent(logs)}
 
 
@@ -107,13 +107,13 @@ def window(load: Any, hits: Any, draws: Any) -> Any:
 
 def _exponent(logs: list[tuple[Any, ...]]) -> list[float]:
     """Slope of log width in log d, with a constant for each T and strength; then its interval."""
-    kinds = sorted({one[0] for one in logs})
-    which = np.array([kinds.index(one[0]) for one in logs])
+    kinds = sorted({row[0] for row in logs})
+    group = np.array([kinds.index(row[0]) for row in logs])
 
     def slope(y: Any) -> float:
-        x, y = (v - np.array([v[which == k].mean() for k in range(len(kinds))])[which] for v in (places, y))
+        x, y = (v - np.array([v[group == k].mean() for k in range(len(kinds))])[group] for v in (places, y))
         return float((x * y).sum() / (x * x).sum())
 
-    places, again = np.array([one[1] for one in logs]), np.array([one[3] for one in logs])
-    low, high = np.quantile([slope(column) for column in again.T], [0.025, 0.975])
-    return rounded([slope(np.array([one[2] for one in logs])), low, high])
+    places, resampled = np.array([row[1] for row in logs]), np.array([row[3] for row in logs])
+    low, high = np.quantile([slope(column) for column in resampled.T], [0.025, 0.975])
+    return rounded([slope(np.array([row[2] for row in logs])), low, high])

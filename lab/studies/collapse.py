@@ -91,40 +91,43 @@ def fit(variable: Variable, n: Any, T: Any, d: Any, share: Any, near: Fit | None
         z = (variable.x(n, T, d, *parameters[4:]) - middle) / spread
         return expit(np.polyval(parameters[:4], z)) ** power - share
 
-    found = least_squares(left, start).x
-    x = variable.x(n, T, d, *found[4:])
-    return Fit(variable, found[4:], found[:4], middle, spread, (float(x.min()), float(x.max())))
+    solution = least_squares(left, start).x
+    x = variable.x(n, T, d, *solution[4:])
+    return Fit(variable, solution[4:], solution[:4], middle, spread, (float(x.min()), float(x.max())))
 
 
 def compared(n: Any, T: Any, d: Any, share: Any) -> list[dict[str, Any]]:
     """Every variable: θ and its bootstrap interval over cells, its error, and that on the cells held out."""
-    cells, known = np.array([n, T, d, share]), (n < HELD_OUT) & (T < HELD_OUT)
-    seen, ahead = cells[:, known], cells[:, ~known]
-    fits = [fit(one, *seen) for one in VARIABLES]
-    best = int(np.argmin([one.error(*seen) for one in fits]))
+    cells, fitted_cells = np.array([n, T, d, share]), (n < HELD_OUT) & (T < HELD_OUT)
+    inside, ahead = cells[:, fitted_cells], cells[:, ~fitted_cells]
+    fits = [fit(variable, *inside) for variable in VARIABLES]
+    best = int(np.argmin([fitted.error(*inside) for fitted in fits]))
 
     def again(at: Any) -> Any:
-        some = seen[:, at]
-        each = [fit(one.variable, *some, near=one) for one in fits]
-        errors = [one.error(*some) for one in each]
-        θ = [[*one.θ, np.nan, np.nan][:2] for one in each]
+        resampled = inside[:, at]
+        each = [fit(fitted.variable, *resampled, near=fitted) for fitted in fits]
+        errors = [fitted.error(*resampled) for fitted in each]
+        θ = [[*fitted.θ, np.nan, np.nan][:2] for fitted in each]
         return np.column_stack([θ, errors, np.array(errors) - errors[best]])
 
-    low, high = bootstrap(again, seen.shape[1], resamples=RESAMPLES)
-    told = []
-    for k, one in enumerate(fits):
-        curve = {"cubic": rounded(one.cubic), "at": rounded([one.middle, one.spread, *one.ends])}
-        told.append(
+    low, high = bootstrap(again, inside.shape[1], resamples=RESAMPLES)
+    records = []
+    for k, fitted in enumerate(fits):
+        curve = {
+            "cubic": rounded(fitted.cubic),
+            "at": rounded([fitted.middle, fitted.spread, *fitted.ends]),
+        }
+        records.append(
             {
-                "variable": one.variable.name,
-                "exponents": [rounded([θ, low[k, j], high[k, j]]) for j, θ in enumerate(one.θ)],
-                "error": rounded([one.error(*seen), low[k, 2], high[k, 2]]),
+                "variable": fitted.variable.name,
+                "exponents": [rounded([θ, low[k, j], high[k, j]]) for j, θ in enumerate(fitted.θ)],
+                "error": rounded([fitted.error(*inside), low[k, 2], high[k, 2]]),
                 "behind": rounded([low[k, 3], high[k, 3]]),
-                "held out": rounded([one.error(*ahead)])[0],
+                "held out": rounded([fitted.error(*ahead)])[0],
             }
             | curve
         )
-    return told
+    return records
 
 
 def counted(n: int, T: int, d: int, prompt: bool) -> float:
@@ -138,16 +141,18 @@ def counted(n: int, T: int, d: int, prompt: bool) -> float:
     return max(share(n, T, weights), share(n, 2, labels))
 
 
-def summary(done: Any) -> dict[str, Any]:
+def summary(study: Any) -> dict[str, Any]:
     """The record: all cells, every variable for both shares and both models, the exact count beside."""
     cells: dict[str, Any] = {}
     fits: dict[str, Any] = {}
     for model, name in MODELS.items():
-        own = [cell for cell in done.cells if cell.words["model"] == model]
-        n, T, d = (np.array([int(cell.words[key]) for cell in own]) for key in "nTd")
-        shares = {key: np.array([c.quantities[key].value for c in own]) for key in ("global", "separable")}
+        model_cells = [cell for cell in study.cells if cell.words["model"] == model]
+        n, T, d = (np.array([int(cell.words[key]) for cell in model_cells]) for key in "nTd")
+        shares = {
+            key: np.array([c.quantities[key].value for c in model_cells]) for key in ("global", "separable")
+        }
         exact = np.array([counted(*map(int, size), name == "prompt") for size in zip(n, T, d, strict=True)])
-        columns = {"n": n, "T": T, "d": d, "runs": np.array([cell.runs for cell in own])}
+        columns = {"n": n, "T": T, "d": d, "runs": np.array([cell.runs for cell in model_cells])}
         cells[name] = {key: [int(x) for x in column] for key, column in columns.items()}
         cells[name] |= {key: rounded(column) for key, column in (shares | {"counted": exact}).items()}
         fits[name] = {key: compared(n, T, d, share) for key, share in shares.items()}

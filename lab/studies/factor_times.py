@@ -38,40 +38,45 @@ def small_starts(α: Any, t: Any) -> dict[str, Any]:
     """
     order = np.argsort(-α)
     α, t = α[order], t[order]
-    kept = slice(int(np.argmin(t)), None)
-    α, t = α[kept], t[kept]
+    used = slice(int(np.argmin(t)), None)
+    α, t = α[used], t[used]
     if len(α) < 4 or not np.isfinite(t).all():
         return {}
-    told = {}
+    record = {}
     for name in LAWS:
         a, b, predicted = law(name, α[:-1], t[:-1])
         fitted = np.exp(np.abs(np.log(np.maximum(predicted(α[:-1]), 1) / t[:-1])).max())
         ahead = float(max(predicted(α[-1:])[0], 1) / t[-1])
-        told[name] = {"a": _digits(a), "b": _digits(b), "error": _digits(fitted), "smallest": _digits(ahead)}
-    return told
+        record[name] = {
+            "a": _digits(a),
+            "b": _digits(b),
+            "error": _digits(fitted),
+            "smallest": _digits(ahead),
+        }
+    return record
 
 
 def large_starts(α: Any, m: Any, t: Any) -> list[float]:
     """Exponents of α and m in t = c α^p m^q where both are large: 0.3 and up, 8 and up."""
-    kept = (α >= 0.3) & (m >= 8) & np.isfinite(t)
-    if kept.sum() < 4:
+    used = (α >= 0.3) & (m >= 8) & np.isfinite(t)
+    if used.sum() < 4:
         return []
-    columns = np.column_stack([np.ones(kept.sum()), np.log(α[kept]), np.log(m[kept])])
-    found, *_ = np.linalg.lstsq(columns, np.log(t[kept]), rcond=None)
-    return [_digits(x) for x in found[1:]]
+    columns = np.column_stack([np.ones(used.sum()), np.log(α[used]), np.log(m[used])])
+    coefficients, *_ = np.linalg.lstsq(columns, np.log(t[used]), rcond=None)
+    return [_digits(x) for x in coefficients[1:]]
 
 
-def summary(done: Any) -> dict[str, Any]:
+def summary(study: Any) -> dict[str, Any]:
     """The record: every cell at every level, and the laws by optimizer, level and width."""
     cells, medians = [], []
-    for k, cell in enumerate(done.cells):
-        own = done.runs["cell"] == k
+    for k, cell in enumerate(study.cells):
+        of_cell = study.runs["cell"] == k
         α = float(str(cell.words["init"]).partition(":")[2])
         about = {"optimizer": str(cell.words["optimizer"]), "m": int(cell.words["rank"]), "start": α}
         levels = {}
         for level, name in LEVELS.items():
-            known = np.isfinite(done.runs["margin_ratio:nuclear"][own])
-            t = done.runs[name][own][known]
+            finite = np.isfinite(study.runs["margin_ratio:nuclear"][of_cell])
+            t = study.runs[name][of_cell][finite]
             t = np.where(np.isfinite(t), t, np.inf)
             low, high = bootstrap(lambda at, t=t: median(t[at]), len(t), resamples=200)
             came = share(np.isfinite(t))
@@ -79,7 +84,7 @@ def summary(done: Any) -> dict[str, Any]:
                 "arrived": [_digits(x) for x in (came.value, came.low, came.high)],
                 "steps": [_digits(x) if np.isfinite(x) else None for x in (median(t), low, high)],
             }
-        ratio = done.runs["margin_ratio:nuclear"][own]
+        ratio = study.runs["margin_ratio:nuclear"][of_cell]
         end = float(np.nanmedian(ratio))
         cells.append(about | {"runs": int(np.isfinite(ratio).sum()), "end": _digits(end), "levels": levels})
         medians.append([level["steps"][0] or np.inf for level in levels.values()])
@@ -88,16 +93,17 @@ def summary(done: Any) -> dict[str, Any]:
 
 def _laws(cells: list[dict[str, Any]], medians: Any) -> list[dict[str, Any]]:
     rule, α, m = (np.array([cell[key] for cell in cells]) for key in ("optimizer", "start", "m"))
-    told = []
+    records = []
     for optimizer in dict.fromkeys(rule):
         for j, level in enumerate(LEVELS):
-            own = rule == optimizer
+            of_optimizer = rule == optimizer
             widths = {
-                int(w): small_starts(α[own & (m == w)], medians[own & (m == w), j]) for w in sorted(set(m))
+                int(w): small_starts(α[of_optimizer & (m == w)], medians[of_optimizer & (m == w), j])
+                for w in sorted(set(m))
             }
-            large = large_starts(α[own], m[own], medians[own, j])
-            told.append({"optimizer": str(optimizer), "level": level, "small": widths, "large": large})
-    return told
+            large = large_starts(α[of_optimizer], m[of_optimizer], medians[of_optimizer, j])
+            records.append({"optimizer": str(optimizer), "level": level, "small": widths, "large": large})
+    return records
 
 
 def median(t: Any) -> float:

@@ -16,8 +16,8 @@ def bootstrap(statistic: Callable[[Any], Any], count: int, seed: int = 0, resamp
     Reference: Efron 1979, "Bootstrap methods: another look at the jackknife".
     """
     rng = np.random.default_rng(seed)
-    found = [statistic(rng.integers(count, size=count)) for _ in range(resamples)]
-    return np.nanquantile(np.asarray(found, float), [0.025, 0.975], axis=0)
+    statistics = [statistic(rng.integers(count, size=count)) for _ in range(resamples)]
+    return np.nanquantile(np.asarray(statistics, float), [0.025, 0.975], axis=0)
 
 
 def rounded(values: Any) -> list[float]:
