@@ -3,8 +3,8 @@
 The usual formulas cancel to zero once softmax saturates. Here every number that tends to zero is a
 sum of terms that each carry the factor s_t of a losing token, kept as (mantissa, log scale).
 The scale is that of the strongest token that pulls; one with the score of the winner does not.
-Compilers round a number anew wherever they compute it again, x·y − z in one rounding. So no difference is
-compared with zero: tokens are told apart by their numbers as they are, or by whole numbers (Data.alike).
+A compiler may compute a number twice and round it differently, x·y − z in one rounding. Therefore no
+difference is compared with zero: tokens are told apart by stored numbers or by integers (Data.alike).
 Axes are counted from the front: every array may carry the runs behind its own axes (see runs.py).
 """
 
@@ -67,8 +67,8 @@ class Attention(NamedTuple):
 class Reading(NamedTuple):
     """What the head reads: the margin f = Y h(r) (n,) and the scores γ_t = Y ∇h(r)ᵀ value_t (n, T).
 
-    Of a squared error, which vanishes with the losing tokens: the scores without a factor e^log_scale (n,),
-    and log_drop (n,), the log of how far f is below zero; NaN where no token reaches zero.
+    For a squared error, which vanishes with the losing tokens: the scores are divided by e^log_scale (n,),
+    and log_drop (n,) is log(−f); NaN where no token is at the target.
     """
 
     margin: Array
@@ -97,7 +97,7 @@ def attend_along(
     winner, largest = _first_largest(logits)
     relative = logits - largest
     pulling = None if scores is None else _pulling(data, relative, winner, scores)
-    # Zero for the winner, and NaN where its logit is not finite: a GPU's kernel knows no largest NaN.
+    # Zero for the winner, and NaN where its logit is not finite: the maximum in a GPU's kernel ignores NaN.
     odds = where(winner, 0 * relative, jnp.exp(relative) if pulling is None else pulling.odds)
     return Attention(relative, winner, odds, odds.sum(1), pulling)
 
@@ -176,8 +176,8 @@ def read(data: Data, softmax: Attention, head: Head, scores: Array | None = None
 def _residual(data: Data, softmax: Attention) -> tuple[Array, Array, Array]:
     """Σ_t s_t value_t of values that are zero at a target, as a mantissa (n, c) and log scales (n,).
 
-    The scale is that of the strongest token off the target: what lies on it adds nothing, however strong.
-    Then which examples have a token on the target (n,).
+    The scale is that of the strongest token off the target: tokens on the target add nothing. The third
+    result says which examples have a token on the target (n,).
     """
     values = _values(data)
     off = (values != 0).any(2)
@@ -201,7 +201,7 @@ def pulls(data: Data, softmax: Attention, reading: Reading) -> Scaled:
 def _coefficients(data: Data, softmax: Attention, reading: Reading) -> tuple[Array, Array]:
     """s_t (g_t − ḡ) of the losing tokens (n, T) without a factor e^top; top (n,), −∞ where none pulls."""
     pulling = softmax.pulling or _pulling(data, softmax.relative, softmax.winner, reading.scores)
-    # Of a token that ties with the winner s_t is large, but its g_t is zero and ḡ as small as the others.
+    # A token that ties with the winner has a large s_t, but its g_t is zero; ḡ is small nevertheless.
     share, pull = (1 / (1 + softmax.total))[:, None], pulling.shares * pulling.g
     mean = share * pull.sum(1, keepdims=True)
     return share * (pull - softmax.odds * mean), pulling.top
@@ -219,9 +219,10 @@ def gradient(
 ) -> Scaled:
     """Gradient of the mean loss in W: 1/n Σ_i ℓ'(f_i) ∂f_i/∂(W z_i) z_iᵀ.
 
-    Nothing is subtracted that could cancel, and s_t ℓ' enters as share_t · e^(top + log|ℓ'|) with the
-    largest exponent factored out: mantissa (d, e), true gradient mantissa · e^log_scale.
-    pulled: the pulls, where they are known; else ℓ' enters the coefficients of tokens, which are fewer.
+    No difference can cancel. s_t ℓ' enters as share_t · e^(top + log|ℓ'|) with the largest exponent factored
+    out: mantissa (d, e), true gradient mantissa · e^log_scale.
+    pulled: the pulls, if they are known. Otherwise ℓ' is multiplied into the coefficients of tokens, which
+        are fewer numbers.
     """
     losing, top = _coefficients(data, softmax, reading) if pulled is None else pulled
     log_slope = loss.log_slope(reading.margin)
@@ -241,7 +242,8 @@ def head_gradient(
     """
     attended = pooled(data, softmax) if attended is None else attended
     log_slope = loss.log_slope(reading.margin)
-    # An example that attends to zero pulls nowhere: its slope would hide those of others past e^(−745).
+    # An example whose attended value is zero has no gradient; its slope would hide smaller ones past
+    # e^(−745).
     log_slope = where((attended != 0).any(1), log_slope, -jnp.inf)
     largest = log_slope.max(0)
     log_scale = where(largest > -jnp.inf, largest, 0)

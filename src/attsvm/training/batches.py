@@ -23,7 +23,7 @@ ORDERS = ("shuffled", "replacement")
 
 @dataclass(frozen=True)
 class Batches:
-    """So many examples per step, of n.
+    """Mini-batches: `size` examples per step, of n.
 
     order: "shuffled", every example once per epoch, in a new order each time; the last batch of an epoch is
         what is left. "replacement", each batch drawn by itself, an example perhaps twice.
@@ -61,7 +61,7 @@ class Batches:
 
 
 class BatchForm(NamedTuple):
-    """What of a batch is compiled in: its size, and whether examples may come twice."""
+    """The settings of a batch that are compiled in: its size, and whether examples may come twice."""
 
     size: int
     replacement: bool

@@ -1,4 +1,4 @@
-"""How XLA compiles: programs kept for other processes, and quick ones for work that runs each once."""
+"""How XLA compiles: programs are kept for other processes, and programs that run once compile quickly."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from attsvm._support.xla_flags import jaxlib_release
 
 
 def wide_vectors() -> dict[str, int]:
-    """Options of jit for long loops: vectors of 512 bits where a CPU has them, of which XLA uses 256.
+    """Options of jit for long loops: vectors of 512 bits where a CPU has them; by default XLA uses 256.
 
-    The same bits in three quarters of the time. Every jaxlib from 0.8 to 0.12 knows the option.
+    The results have the same bits, in three quarters of the time. Every jaxlib from 0.8 to 0.12 knows the
+    option.
     """
     return {"xla_cpu_prefer_vector_width": 512} if jaxlib_release() < (0, 13) else {}
 
 
 def local_devices() -> list[Any]:
-    """Where JAX computes: the user's jax.default_device, else all devices. The first question starts it."""
+    """Where JAX computes: the user's jax.default_device, or all devices. The first call starts JAX."""
     import jax
 
     settings: Any = jax.config
@@ -41,14 +42,14 @@ def backend() -> str:
 
 
 _haste, _before = Lock(), list[bool]()
-"""For each thread that is in haste, what was set before the first of them."""
+"""For each thread that compiles quickly, the setting before the first of them."""
 
 
 @contextmanager
 def few_optimisations() -> Iterator[None]:
-    """Compile with few optimisations: for runs so short that compiling them takes longer.
+    """Compile with few optimisations, for runs that take less time than their compilation.
 
-    The setting is of the whole process: of several threads the first sets it, and the last puts it back.
+    The whole process has one setting: the first of several threads changes it, the last one restores it.
     """
     import jax
 
@@ -66,15 +67,15 @@ def few_optimisations() -> Iterator[None]:
 
 
 MOST_BYTES = 2**29
-"""Size of the folder of compiled programs at which those that were used least recently go."""
+"""Size of the folder of compiled programs; beyond it the least recently used ones are deleted."""
 
 
 @contextmanager
 def kept_programs() -> Iterator[None]:
     """Keep what is compiled in this scope on disk, and take from there what an earlier process compiled.
 
-    JAX's own cache, in a folder of the user's (`program_folder`). Where the user has one of their own, or has
-    switched it off, or the folder cannot be written, nothing changes; nor does anything outside the scope.
+    This is JAX's cache, in the folder `program_folder`. Nothing changes if the user has set another folder or
+    has switched the cache off, if the folder cannot be written, or outside of the scope.
     """
     import jax
     from jax.experimental.compilation_cache.compilation_cache import reset_cache
@@ -92,7 +93,7 @@ def kept_programs() -> Iterator[None]:
     }
     settings_before = {name: getattr(settings, name) for name in ours}
     _trim(folder)
-    reset_cache()  # else JAX would not look at the settings again
+    reset_cache()  # otherwise JAX would not read the settings again
     _set(settings, ours)
     try:
         yield
@@ -109,7 +110,7 @@ def program_folder() -> Path | None:
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    with suppress(OSError, RuntimeError):  # RuntimeError: nobody's home
+    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home
         folder = Path(base or "~").expanduser() / "attsvm" / "programs" / _processor()
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK | os.X_OK):
@@ -119,7 +120,7 @@ def program_folder() -> Path | None:
 
 @cache
 def _processor() -> str:
-    """A home may be shared by machines, and code for one processor may end the process on another."""
+    """The kind of processor: machines may share a home, and code for another kind may crash."""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
         about = sorted({x for x in lines if x.startswith(("flags", "Features", "model name"))})
@@ -129,7 +130,7 @@ def _processor() -> str:
 
 @cache
 def _trim(folder: Path) -> None:
-    """Once per process: a look at every file takes longer than a small training."""
+    """Delete old programs, once per process: reading the folder takes longer than a small training."""
     with suppress(OSError):  # another process may trim it too
         files = sorted((entry.stat().st_atime, entry.stat().st_size, entry) for entry in folder.iterdir())
         size = sum(size for _, size, _ in files)

@@ -13,14 +13,15 @@ from attsvm.training.plan import State
 from attsvm.training.types import Flags, Floats
 
 EARLIEST = 100
-"""Steps before which no run counts as converged: the first ones of a slow run all go the same way."""
+"""Before so many steps no run counts as converged: the first steps of a slow run have one direction."""
 
 
 @dataclass
 class Convergence:
     """A run has converged at a record where 1 − cos(W, W') ≤ tolerance, W' its last record at half the steps.
 
-    reached: which runs have, one flag or (runs,). history: step and weight ((runs,) d, e) of the records.
+    reached: which runs have converged, one flag or (runs,). history: step and weight ((runs,) d, e) of the
+        records.
     """
 
     tolerance: float | None
@@ -37,7 +38,7 @@ class Convergence:
         reached, states = self.reached.ravel(), []
         for chunk in chunks:
             size = chunk.state.going.size
-            # Runs that only fill up the last chunk have no entry of their own.
+            # The runs that pad the last chunk have no entry.
             of_chunk = np.append(reached[:size], np.ones(max(size - reached.size, 0), bool))
             states.append(_stopped(chunk.state, of_chunk))
             reached = reached[size:]

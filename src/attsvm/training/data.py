@@ -2,7 +2,7 @@
 
 Which tokens of an example score alike is decided once, on the host, before any step. A token with the
 winner's score does not pull. Past saturation the rounding of its score, at a weight of e^(−1), would outweigh
-the others at e^(−200); and compiled programs round equal scores apart.
+the others at e^(−200); and compiled programs may round equal scores differently.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def of_examples(tokens: Tokens, examples: slice | Floats) -> Data:
 def widened(data: Data, dtype: Any) -> Data:
     """Keys and values in this type.
 
-    Bits, since XLA for CPUs slices bfloat16 as float32: it would widen all of them first.
+    bfloat16 comes as bits: XLA for CPUs would widen a whole array of bfloat16 before it slices it.
     """
 
     def wide(x: Array) -> Array:
@@ -106,8 +106,8 @@ def equal_values(tokens: Tokens) -> NDArray[np.int32] | None:
 def linear_scores(values: Any, labels: Any, mask: Any, v: Any) -> Floats:
     """γ_t = Y vᵀ value_t, (n, T) behind the runs and heads of v (…, c); those that tie are the same number.
 
-    Scores tie where rounding alone may tell them apart. A single entry of v leaves nothing to add up.
-    values (n, T, c), labels (n,) and mask (n, T) of all runs, or each with the runs first.
+    Scores tie where their difference may be rounding; with a single entry of v no sum is rounded. values (n,
+    T, c), labels (n,) and mask (n, T) of all runs, or each with the runs first.
     """
     if values.ndim > 3:
         heads = tuple(range(1, v.ndim - 1))

@@ -23,16 +23,16 @@ from attsvm.training.weights import Params
 
 _SPEC: Any = PartitionSpec
 CACHED, MOST = 5 << 17, 64
-"""Bytes of the arrays of one chunk, which a core's own cache should hold; and the most chunks."""
+"""Bytes of the arrays of one chunk, which the cache of a core should hold; the largest number of chunks."""
 WHOLE, PADDED = 8, 28
-"""Float64 numbers in a line of the cache: lanes of whole lines are quicker, from so many runs on."""
+"""Float64 numbers in a line of the cache; from so many runs on, chunks of whole lines are faster."""
 
 
 @dataclass(frozen=True)
 class Chunk:
     """Runs on the same devices: their data, the scores of a fixed linear head, and their state.
 
-    runs: which; None where there are no runs.
+    runs: their indices; None without a runs axis.
     """
 
     data: Data
@@ -62,7 +62,7 @@ def initial_state(plan: Plan, params: Params, head: Head, seed: Array | None = N
 
 
 def sharing(model: Model, data: Data, start: Tree, count: int | None) -> Share:
-    """How the runs are shared out.
+    """How the runs are distributed.
 
     One CPU device computes as many chunks at once as there are cores; several devices share one chunk.
     """

@@ -72,9 +72,9 @@ def _of_matrices(norm: Norm, leaves: list[Array]) -> list[Array]:
 
 
 def _stacked_steepest(norm: Norm, leaves: list[Array]) -> list[Array]:
-    """That of all rows below each other, which takes half the time of one array after the other.
+    """The direction of all rows in one matrix, which takes half the time of one array after the other.
 
-    Zeros beside rows leave them as long as they are.
+    Padding rows with zeros does not change their lengths.
     """
     blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
     width = max(block.shape[1] for block in blocks)
@@ -85,7 +85,7 @@ def _stacked_steepest(norm: Norm, leaves: list[Array]) -> list[Array]:
 
 
 def _block_steepest(norm: Norm, leaves: list[Array]) -> list[Array]:
-    """That of one block matrix: every block has its own singular vectors, their values are one vector."""
+    """The direction of a block matrix, whose singular values are those of all blocks, as one vector."""
     blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
     largest = jnp.stack([jnp.abs(block).max() for block in blocks]).max()
     scale = 1 / where(largest > 0, largest, 1)  # powers of 1e±150 would over- or underflow
@@ -152,7 +152,7 @@ def small_svd(M: Array) -> tuple[Array, Array, Array]:
     A, V = both[: len(A)], both[len(A) :]
     sigma = jnp.sqrt((A * A).sum(0))
     U = A / where(sigma > 0, sigma, 1)
-    if wide > m:  # the column that was added is zero still, wherever the tournament left it
+    if wide > m:  # the added column is still zero; the tournament may have moved it
         columns = jnp.argsort(jnp.abs(V[m]) > 0.5, stable=True)[:m]
         return U[:, columns], sigma[columns], V[:m, columns].T
     return U, sigma, V.T
@@ -169,7 +169,7 @@ def _rotation(alpha: Array, beta: Array, gamma: Array) -> tuple[Array, Array]:
 
 
 def _next_round(wide: int) -> Array:
-    """Where the columns of the next round stand in this one: the first stays, a ring of the others turns."""
+    """The place in this round of each column of the next: the first stays, the others move along a ring."""
     upper, lower = list(range(0, wide, 2)), list(range(1, wide, 2))
     ring = [*upper[1:], *lower[::-1]]
     moved = [ring[-1], *ring[:-1]] if ring else ring

@@ -25,7 +25,7 @@ from attsvm.training.types import Arrays, Floats, Steps, Tree
 from attsvm.training.weights import OURS, FullWeight
 
 SCHEDULED = 4096
-"""Steps of a call whose rates are written out."""
+"""The largest number of steps of a call with a schedule: their rates are computed before the call."""
 
 
 def run(plan: Plan, inputs: Inputs, segments: Segments) -> Outcome:
@@ -58,10 +58,10 @@ def run(plan: Plan, inputs: Inputs, segments: Segments) -> Outcome:
 def run_in_memory(
     plan: Plan, chunks: list[Chunk], recorded: Steps, step: int, segments: Segments, convergence: Convergence
 ) -> Outcome:
-    """From `taken` steps, −1 before the record of step 0, to the last recorded one; or until Ctrl-C.
+    """Train from `step`, −1 before the record of step 0, to the last recorded step, or until Ctrl-C.
 
-    chunks: of runs, computed side by side. A call ends when its time is over: where that is
-    changes neither what is computed nor what is compiled.
+    chunks: of runs, computed side by side. A call ends after a time; its number of steps changes neither the
+        results nor the compiled program.
     """
     room, index, pressed = _room(chunks, len(recorded)), [], False
     marks, step = recorded[recorded > step], max(step, 0)
@@ -98,7 +98,7 @@ def run_in_memory(
 def _advanced(
     plan: Plan, chunks: list[Chunk], lengths: Steps, count: int, records: _Records
 ) -> tuple[list[Chunk], list[Snapshot]]:
-    """All chunks after the same steps; meanwhile the records of the call before are copied to the host.
+    """Take the same steps in all chunks; meanwhile the records of the previous call are copied to the host.
 
     A chunk in which a run diverged is computed again, with a check after every step.
     """
@@ -117,10 +117,10 @@ def _advanced(
 
 
 def _side_by_side(function: Callable[[Chunk], Any], chunks: list[Chunk]) -> list[Any]:
-    """The function of every chunk, of as many at once as there are cores.
+    """Apply the function to every chunk, to as many at once as there are cores.
 
-    By threads: XLA for CPUs computes the calls of one thread one after the other. Threads that meet a
-    program that is not compiled would each compile it.
+    Threads do this, because XLA for CPUs computes the calls of one thread one after the other. The program
+    must be compiled before, or every thread compiles it.
     """
     workers = min(cores(), len(chunks))
     if workers == 1:
@@ -145,10 +145,10 @@ def _joined(trees: list[Tree], axis: int) -> Any:
 
 
 def _ends(marks: Steps, step: int, steps: int, room: int, final: bool) -> tuple[Steps, int]:
-    """Where the pieces of one call end, and how many of these are marks: those within reach, then its end.
+    """The steps at which the pieces of one call end, the last at its end, and how many of them are marks.
 
-    final: the last mark is the last step of all. That is a piece of its own: whether it changed anything
-    decides why a run stopped.
+    final: the last mark is the last step of the training. This step is a separate piece: whether it changes a
+        weight decides why the run stopped.
     """
     last = int(marks[-1])
     end = min(step + steps, last)
@@ -214,7 +214,7 @@ def _pending(
     for leaf in jax.tree.leaves(arrays):
         if isinstance(leaf, jax.Array):
             leaf.copy_to_host_async()
-    # All of them without another copy: where there is room for one only, it is large.
+    # A slice makes no copy: where there is room for one record only, the record is large.
     of_trained = slice(None) if len(records) == room else records
     of_made = slice(len(records))
     return _Pending(
@@ -224,8 +224,8 @@ def _pending(
 
 # ---------------------------------------------------------------------- losses, computed when first read
 
-# Their program takes nearly as long to compile as that of the steps, and most users read weights only. It
-# sees W alone: all weights of one shape share it.
+# The program of the losses takes nearly as long to compile as that of the steps, and most users read weights
+# only. Its argument is W alone, so that all parameterisations share it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +275,7 @@ def _concatenated(pieces: list[Arrays], name: str) -> Floats:
 
 
 def _cut(array: Floats, axis: int, begin: int, size: int) -> Floats:
-    """So many records from `begin` on, filled up with zeros."""
+    """`size` records from `begin` on, padded with zeros."""
     block = array[(slice(None),) * axis + (slice(begin, begin + size),)]
     missing = [(0, size - block.shape[axis] if k == axis else 0) for k in range(block.ndim)]
     return np.pad(block, missing)

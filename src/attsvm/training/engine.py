@@ -29,7 +29,7 @@ OF_RECORDS = Needed(loss=True, excess=True)
 FEW, MANY, MOST_BYTES = 64, 1024, 2**23
 """Records that a call has room for, in a run of few or of many; and the most bytes that they may take."""
 HASTY = 1 << 19
-"""Numbers of keys below which a record is computed sooner than a quick program for it compiled."""
+"""Below so many key entries, computing a record takes less time than optimising its program."""
 
 
 def _advance(
@@ -44,7 +44,7 @@ def _advance(
     kernel: Any = fused.steps(_step, plan, data, scores) if model.fused and scores is not None else None
 
     def step(k: Any, state: State) -> State:
-        if kernel is not None:  # the same one, of one step: other sums would round in another way
+        if kernel is not None:  # the kernel of one step: the general loop rounds sums in another way
             new = kernel(state, k, 1)
         else:
             new = model.planned(_step, 2, plan.now(k))(data, state, scores)
@@ -69,9 +69,9 @@ def _advance(
 
 
 advance = Program(partial(_advance, False), compiler_options=wide_vectors())
-"""Take lengths[j] steps and keep a snapshot, for the first `count` of them; the rest is room.
+"""For the first `count` lengths: take lengths[j] steps and keep a snapshot; the other places are not used.
 
-A run that is not finite at the end of a piece is back where the piece began, and no longer going.
+A run that is not finite at the end of a piece returns to the beginning of the piece and stops.
 """
 
 advance_carefully = Program(partial(_advance, True), compiler_options=wide_vectors())
@@ -104,12 +104,12 @@ with_diverged = Program(_with_diverged)
 
 
 def room(records: int, size: int) -> int:
-    """Records of a call, of so many bytes each. Few sizes, because every size compiles another program."""
+    """Room of a call for records of `size` bytes: few different numbers, since each compiles a program."""
     return max(1, min(FEW if records < FEW else MANY, MOST_BYTES // max(size, 1)))
 
 
 def compiled_quickly(data: Data, runs: int, chunks: int) -> AbstractContextManager[None]:
-    """Compile records with few optimisations where all chunks, of so many runs each, have few keys."""
+    """Compile records with few optimisations where all chunks, of `runs` runs each, have few keys."""
     numbers = chunks * (1 if data.keys.ndim == 4 else runs) * data.keys.size
     return few_optimisations() if numbers < HASTY else nullcontext()
 
@@ -231,7 +231,7 @@ def _put(stack: Tree, j: Array, tree: Tree) -> Any:
 
 
 def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
-    """One step of one run, or of all of them in lanes."""
+    """One step of one run, or of all runs on the last axis."""
     model, params, last = plan.model, state.params, plan.model.runs_last
     if model.batch is not None:
         batch, order, share = drawn(model.batch, state.seed, state.order, plan.place)
@@ -272,13 +272,13 @@ def _accepted(plan: Plan, old: State, new: State) -> State:
     new = new._replace(going=new.going & finite, moving=~_all(jnp.equal, run_axes, old_arrays, new_arrays))
     stopped = old._replace(going=new.going)
     if plan.head_rule is None:
-        stopped = stopped._replace(head=new.head)  # which is the old one
+        stopped = stopped._replace(head=new.head)  # untrained: both are equal
     accepted = old.going & finite
     return jax.tree.map(lambda new, old: new if new is old else where(accepted, new, old), new, stopped)
 
 
 def _all(test: Any, run_axes: int, *trees: Tree) -> Array:
-    """Whether a test holds for all entries of a run, whose axes are the last ones."""
+    """Whether a test holds for all entries of a run; the axes of runs are the last ones."""
 
     def of_leaves(*leaves: Array) -> Array:
         holds = test(*leaves)

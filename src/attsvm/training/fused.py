@@ -1,8 +1,8 @@
 """Whole pieces of steps in one kernel of a GPU: one program per run, its data and state in registers.
 
-The kernel traces the step of the general loop (engine.py) on arrays whose sizes are padded to powers of two,
-which Triton asks for: keys, queries and weights by zeros, tokens by the mask, examples by copies of the
-last one with a share of zero: of an example of zeros a loss may be infinite.
+The kernel traces the step of the general loop (engine.py). Triton needs arrays whose sizes are powers of two.
+Keys, queries and weights are padded with zeros, tokens with masked ones, and examples with copies of the last
+one whose share is zero: the loss of an example of zeros may be infinite.
 
 Pallas compiles it by Triton, whose removal JAX has announced; docs/performance.md says what else was tried.
 Only `_settings` calls Triton. Where it fails, training takes the general loop and warns.
@@ -35,11 +35,11 @@ from attsvm.training.weights import FullWeight, Weight
 Step = Callable[[Plan, Data, State, Array | None], State]
 
 LARGEST = 1 << 12
-"""Most terms of the sums of a run, after padding: 32 threads hold them in registers; more would wait for each
-other (docs/performance.md)."""
+"""The largest number of terms in the sums of a run, after padding. 32 threads hold so many in registers; more
+threads would wait for each other (docs/performance.md)."""
 
 MOST = 1 << 28
-"""Most numbers in the keys of all runs: the kernel takes a padded copy."""
+"""The largest number of key entries of all runs: the kernel needs a padded copy of them."""
 
 HAVE_IT = "JAX 0.8 to 0.11"
 """Versions whose Pallas compiles by Triton; the last of them announces that a later one will not."""
@@ -50,7 +50,7 @@ class GeneralLoop(UserWarning):
 
 
 def serves(tokens: Tokens, weight: Weight, head: Head, loss: Loss, rules: tuple[Rule, Rule | None]) -> bool:
-    """Whether the kernel computes this training, and this machine the kernel."""
+    """Whether the kernel can compute this training, and this machine can run the kernel."""
     simple = isinstance(weight, FullWeight) and isinstance(head, Linear) and rules[1] is None
     supported = isinstance(loss, (Logistic, Exponential, Correlation, NegativeLog)) and _entrywise(rules[0])
     small = _terms(tokens.n, tokens.T, tokens.d, tokens.e) <= LARGEST and tokens.keys.size <= MOST
@@ -92,7 +92,7 @@ def _compiles() -> bool:
 
 
 def _settings() -> Any:
-    """Of Pallas, to compile by Triton: one warp of 32 threads."""
+    """The settings with which Pallas compiles by Triton: one warp of 32 threads."""
     from jax.experimental.pallas.triton import CompilerParams
 
     return CompilerParams(num_warps=1, num_stages=1)
@@ -187,7 +187,7 @@ def _padded(x: Array, runs: int) -> Array:
 
 
 def _repeated(x: Array, runs: int) -> Array:
-    """The same, but behind the examples, the first axis after runs, copies of the last one."""
+    """The same with copies of the last example; examples are the first axis after the runs."""
     n = x.shape[runs]
     examples = [(0, _power(n) - n if axis == runs else 0) for axis in range(x.ndim)]
     return _padded(jnp.pad(x, examples, mode="edge"), runs)

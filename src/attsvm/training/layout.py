@@ -13,10 +13,10 @@ from attsvm.training.runs import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
 from attsvm.training.weights import MultiHead, Weight
 
 CACHED, WIDENED = 1 << 15, 1 << 20
-"""Numbers of keys and values in a block: as a core's own cache holds (256 kB in float64); on other devices,
-where only narrow ones are taken in blocks, 8 MB."""
+"""Numbers of keys and values in a block. On a CPU a block fits the cache of a core (256 kB in float64); other
+devices read only narrow numbers in blocks, of 8 MB."""
 LARGE = 1 << 22
-"""Numbers of float64 keys from which on blocks gain: fewer of them a cache that cores share may hold."""
+"""From so many float64 keys and values on, blocks are faster: fewer may fit the cache that cores share."""
 
 
 def model_of(inputs: Inputs) -> Model:
@@ -33,7 +33,7 @@ def model_of(inputs: Inputs) -> Model:
 
 
 def block(tokens: Tokens, cpu: bool) -> int | None:
-    """How many examples are taken in turn, None for all at once."""
+    """How many examples are computed at a time, None for all of them."""
     numbers = tokens.T * (tokens.d + (0 if tokens.values is tokens.keys else tokens.values.shape[-1]))
     if tokens.stored:
         return max(1, (CACHED if cpu else WIDENED) // numbers)

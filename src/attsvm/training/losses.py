@@ -76,7 +76,7 @@ class Correlation:
 class NegativeLog:
     """ℓ(f) = −log f of a probability f: with the head that reads the mass on the right tokens, log-loss.
 
-    Scores may be negative, where f is not: a run that begins or comes where f ≤ 0 is "diverged".
+    Scores may be negative as long as f is positive. A run that starts at or reaches f ≤ 0 is "diverged".
     """
 
     def value(self, f: Array) -> Array:

@@ -149,7 +149,7 @@ def adapted(optimizer: object) -> Optimizer:
 
 
 def needs_excess(rule: Rule, foreign: bool = False) -> bool:
-    """Whether a step uses the excess loss L − L*; `foreign` answers for an optax chain we cannot see into."""
+    """Whether a step uses the excess loss L − L*; foreign: the answer for an optax chain."""
     if isinstance(rule, AROUND):
         return needs_excess(rule.rule, foreign)
     if isinstance(rule, Foreign):

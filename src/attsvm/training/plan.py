@@ -28,8 +28,8 @@ class Model:
     """What is trained: weight and loss, with a runs axis on the state and on the data or without.
 
     runs_last: in the compiled loop runs are the last axis, as in small problems; else they are mapped over.
-    cpu: whether it runs there. A GPU would read the end of a loop and of a branch back at every turn.
-    block: examples that are taken in turn, None for all at once.
+    cpu: whether the loop runs on a CPU. On a GPU the host would read the end of every loop and branch.
+    block: the number of examples that are computed at a time, None for all of them.
     fused: pieces of steps are one kernel each (fused.py), on a CPU one that JAX interprets.
     batch: the form of a mini-batch (batches.py), None where every step takes all examples.
     """
@@ -54,7 +54,7 @@ class Model:
         )
 
     def planned(self, function: Any, states: int, plan: Plan) -> Any:
-        """The same of a function of (plan, data, state, …), of whose numbers some may be one per run."""
+        """The same for a function of (plan, data, state, …); numbers of the plan may be one per run."""
         leaves, tree = jax.tree.flatten(plan)
         per_run = [x if jnp.ndim(x) else None for x in leaves]
 

@@ -166,7 +166,7 @@ class SquaredError:
 def checked(head: Head, tokens: Tokens, count: int | None = None) -> Head:
     """The head with NumPy arrays of the tokens' dtype, after checking its shapes and numbers.
 
-    count: of several heads, each with values of its own.
+    count: the number of heads, each with separate values.
     """
     if isinstance(head, type) or not isinstance(head, Head):
         received = f"an array {np.shape(head)}" if hasattr(head, "__array__") else repr(head)
@@ -195,7 +195,7 @@ def checked(head: Head, tokens: Tokens, count: int | None = None) -> Head:
 
 
 def check_loss(head: Head, loss: Loss, tokens: Tokens) -> None:
-    """Refuse another loss of what is one already, and the log-loss of what no attention makes positive."""
+    """Refuse a second loss for a head that is a loss, and the log-loss where no attention has f > 0."""
     if isinstance(head, Linear) and isinstance(loss, NegativeLog):
         v, several = np.asarray(head.v), isinstance(head, LinearHeads)
         for v_of_run in v if v.ndim > head.axes["v"] and tokens.runs is None else [v]:

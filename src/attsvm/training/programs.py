@@ -14,11 +14,11 @@ import numpy as np
 from jax import Array, lax
 
 MOST = 16
-"""Forms of its arguments for which a function stays compiled: a shape takes about ten megabytes in all."""
+"""The number of compiled programs that a function keeps; a program takes about ten megabytes."""
 
 
 class Program:
-    """A function, compiled once for every form of its arguments: jax.jit, with an end.
+    """A function, compiled once for every form of its arguments: jax.jit with a bounded number of programs.
 
     jax.jit alone keeps all that it ever compiled. Here every form has a jit of its own: dropping it frees its
     program and all that JAX stores about it. A later call compiles it again, or reads it from the disk
@@ -61,9 +61,9 @@ def _form(leaf: Any) -> Hashable:
 def where(test: Any, yes: Any, no: Any) -> Array:
     """jnp.where, as operations of the program that calls it.
 
-    jnp.where is a function of its own in every program. A training step calls twenty of them, with which the
-    first training takes a tenth longer to trace and compile. Outside of programs this is jnp.where, which is
-    one program instead of three.
+    jnp.where adds a function to every program. A training step has twenty of them, so that tracing and
+    compiling the first training would take a tenth longer. Outside of programs jnp.where itself is called: it
+    is one program instead of three.
 
     test: bool; yes, no: arrays or numbers. All three broadcast together.
     """

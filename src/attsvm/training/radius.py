@@ -32,7 +32,7 @@ from attsvm.training.weights import Params, Weight
 TOLERANCE = 1e-7
 """Share of the gradient that may stay unbalanced: the direction of W is then right to about 1e-7."""
 FAR = 1e7
-"""Beyond every log of a loss: shifts the logs of signed numbers so that they order as the numbers do."""
+"""Larger than every log of a loss: it shifts the logs of signed numbers to the order of the numbers."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def best_weight(
     inner = (None, 0, each, Region(0, 0, None), 0, None)  # type: ignore[arg-type]
     outer = (0 if problem.data_runs else None, 0, each, Region(0, 0, cone), 0, None)  # type: ignore[arg-type]
     starts: Any = jax.vmap(partial(_best_weight, problem), in_axes=inner)
-    if region.radius.shape[0] == 1:  # one map is traced in three quarters of the time of two
+    if region.radius.shape[0] == 1:  # tracing one vmap takes three quarters of the time of two
         of_run = jax.tree.map(lambda x: x[0], (head, scores, region, state))
         data_of_run = jax.tree.map(lambda x: x[0], data) if problem.data_runs else data
         results: tuple[Descent, Answer] = jax.tree.map(lambda x: x[None], starts(data_of_run, *of_run, stop))
@@ -212,10 +212,10 @@ def _log_loss(problem: Problem, data: Data, margin: Array, head_radius: Array) -
 
 
 def _rank_near(problem: Problem, data: Data, softmax: Attention, reading: Reading, axis: Array) -> Array:
-    """An increasing function of L − L_α, L_α the loss if only the axis' own tokens α were attended to.
+    """An increasing function of L − L_α, where L_α is the loss of attention on the axis' tokens α alone.
 
-    Near a selection that is not the best, L − L* is a constant plus e^(−R·margin): the sign of the small
-    part, which decides whether leaving pays, is seen relative to L_α only.
+    Near a selection that is not the best, L − L* is a constant plus a term of size e^(−R·margin). The sign of
+    this term decides whether a start leaves. It is visible relative to L_α only.
     """
     axis_scores = where(attention.attend(data, axis).winner, reading.scores, 0).sum(-1)
     gap = attention.unmasked(data, axis_scores[:, None] - reading.scores, 0)
@@ -243,7 +243,7 @@ class Slope(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """Where a descent stands: x in the set, y = x plus momentum, the slope at y, the step length η.
+    """The state of a descent: x in the set, y = x plus momentum, the slope at y, the step length η.
 
     taken: how many steps were tried; before the first, x is not yet projected on the set.
     """
@@ -258,7 +258,7 @@ class Descent(NamedTuple):
 
 
 def begin(start: Params, still: Scalar = False) -> Descent:
-    """Before the first step of descents from `start`, (runs, starts, …); `still`: which stay there."""
+    """The state before the first step from `start` (runs, starts, …); still: which starts do not move."""
     batch = next(iter(start.values())).shape[:2]
     zero: Any = np.zeros(batch)
     flat: Any = {name: np.zeros_like(x) for name, x in start.items()}
@@ -307,7 +307,7 @@ def descend(
         new_state = jax.tree.map(lambda new, old: where(accepted, new, old), moved, halved)
         return new_state._replace(taken=state.taken + 1)
 
-    # The first pass stands still and only takes the slope: a second copy of it would compile twice as long.
+    # The first pass computes the slope and does not move: a second copy of the slope doubles compilation.
     inside = project(state.x)
     x = {name: where(state.taken == 0, inside[name], state.x[name]) for name in inside}
     y = {name: where(state.taken == 0, inside[name], state.y[name]) for name in inside}

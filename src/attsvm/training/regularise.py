@@ -25,7 +25,7 @@ from attsvm.training.inputs import check_size
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.radius import Cone, Problem, check_radii, checked_radii, largest_radius, units
-from attsvm.training.search import Found, Pair, Search, follow, follow_ridges
+from attsvm.training.search import BestStart, Pair, Search, follow, follow_ridges
 from attsvm.training.segments import Interrupted, Segments, first_steps
 from attsvm.training.types import Flags, Floats, Tree
 from attsvm.training.weights import FULL, FullWeight, KeyQuery, Weight
@@ -72,9 +72,9 @@ def regularisation_path(
         begins at every radius; by default those of joint_margin, the limit of the largest radii.
     around: stay where ⟨W, W_around⟩ ≥ (1 − cone) ‖W‖ ‖W_around‖ and N(W) ≥ the first radius: the local
         path, which tends to W_around if and only if its tokens are locally optimal.
-    starts: local searches begun afresh at every radius, seeded by `seed` and the same whatever the radii
-        before, beside those that follow their branch from the radius before; each begins twice, at random and
-        at the best of 64 random weights. path.agreed tells how many of the fresh ones found the best.
+    starts: local searches that begin anew at every radius, beside those that continue from the previous
+        radius. They are seeded by `seed` and do not depend on other radii. Each begins twice: at a random
+        weight, and at the best of 64 random weights. path.agreed says how many of them found the best.
 
     A runs axis in tokens, head or around solves all runs at once. path.stopped is "converged", or
     "steps" where some radius reached the limit of steps first. Ctrl-C raises Interrupted, a
@@ -104,7 +104,7 @@ def regularisation_path(
     problem = Problem(weight, loss, norm, head_index is not None, tokens.runs is not None)
     pair_arrays = None if pair is None else _pair(pair, tokens, count)
     batch, near = (count or 1, starts), None if axis is None else (axis, cone, index[0])
-    records: list[Found] = []
+    records: list[BestStart] = []
     first = first_steps(tokens, 10 * math.prod(batch))  # ten: some projections take longer than the step
     with Segments("regularisation path", len(index), first) as watch, jax.enable_x64(True):
         begin = _search(problem, tokens, head, batch, near, seed, watch, pair_arrays)
@@ -117,7 +117,7 @@ def regularisation_path(
     if path is None or watch.pressed:
         raise Interrupted(path)
     if problem.joint and starts > 1:
-        _warn_of_lonely(records, starts)
+        _warn_of_single_start(records, starts)
     return path
 
 
@@ -199,7 +199,7 @@ def _pair(pair: tuple[ArrayLike, ArrayLike], tokens: Tokens, count: int | None) 
     return v, W
 
 
-def _warn_of_lonely(records: list[Found], starts: int) -> None:
+def _warn_of_single_start(records: list[BestStart], starts: int) -> None:
     """Warn where one search alone found the smallest loss: another might find a smaller one."""
     lonely = np.stack([(record.agreed <= 1) & ~record.paired for record in records])
     if not lonely.any():
@@ -224,7 +224,7 @@ def _count_runs(tokens: Tokens, head: Head, axis: Floats | None) -> int | None:
 
 
 def _path(
-    tokens: Tokens, records: list[Found], index: Floats, problem: Problem, count: int | None, kind: str
+    tokens: Tokens, records: list[BestStart], index: Floats, problem: Problem, count: int | None, kind: str
 ) -> Path | None:
     if not records:
         return None
@@ -255,7 +255,7 @@ def _path(
 # ---------------------------------------------------------------------- where searches begin
 
 SPREAD = 10.0
-"""Random starts are this much shorter or longer than the ball, whose surface the long ones meet anywhere."""
+"""Lengths of random starts, as shares of the radius. Long starts are projected to any part of the surface."""
 
 
 def _search(

@@ -115,7 +115,7 @@ def restored(path: Path, fresh: State, head: Head, trained_head: bool) -> State:
 
 
 def records(path: Path, recorded: Floats) -> int:
-    """How many records of a path stay: that of an interruption only if its step is a recorded one."""
+    """How many records of a path stay; that of an interruption stays only if its step is to be recorded."""
     interrupted = np.any(np.asarray(path.stopped) == "interrupted")
     return len(path.index) - int(interrupted and path.index[-1] not in recorded)
 
@@ -139,7 +139,7 @@ def joined(path: Path, index: Floats, arrays: Arrays, recorded: Floats) -> tuple
 
 
 def _described(setting: object) -> str:
-    """Its type and, of a record, what distinguishes it: plain values and other records."""
+    """The type of a setting and its values, plain ones and those of nested records."""
     if isinstance(setting, (str, int, float, type(None))):
         return repr(setting)
     if isinstance(setting, np.ndarray):

@@ -26,7 +26,7 @@ from attsvm.training.runs import each
 from attsvm.training.types import Scalar, Tree
 
 Number = Any
-"""Of a rule: a float for all runs, or a tuple of one per run."""
+"""A number of a rule: a float for all runs, or a tuple with one per run."""
 Rate = Number | Callable[[Any], Any]
 
 
@@ -61,10 +61,10 @@ class Optimizer(optax.GradientTransformationExtraArgs):  # type: ignore[misc]
 
 
 def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
-    """Register a rule whose named numbers are arguments of the compiled loop; all else is compiled into it.
+    """Register a rule whose named numbers are arguments of the compiled loop; other fields are compiled in.
 
-    So one program serves every lr, and numbers may be one per run. Zero is compiled in: it changes what is
-    computed. So is a schedule, unless it is written out (schedules.py).
+    Therefore one program serves every lr, and a number may differ between runs. Zero is compiled in, because
+    it changes what is computed; so is a schedule, unless its rates are computed before (schedules.py).
     """
 
     def register(rule_type: type[Any]) -> type[Any]:
@@ -99,11 +99,11 @@ def begin(lr: Rate) -> Array | None:
 
 
 LAST = np.iinfo(np.int32).max
-"""Counts stop there, as optax's do: the next one would be negative."""
+"""The largest count, which stays, as in optax: the next one would be negative."""
 
 
 def one_more(updates: Array) -> Array:
-    """The count after one more."""
+    """The count plus one, at most LAST."""
     return updates + (updates < LAST)
 
 
@@ -113,7 +113,7 @@ def after(updates: Array | None) -> Array | None:
 
 
 def rate_at(lr: Rate, updates: Array | None) -> Any:
-    """The number, or the schedule's after so many updates."""
+    """The rate: the number, or the value of the schedule after so many updates."""
     return lr(updates) if callable(lr) else lr
 
 
@@ -122,7 +122,7 @@ def times(number: Scalar, tree: Tree) -> Tree:
 
 
 def decayed(decay: Scalar, updates: Tree, rate: Scalar, params: Tree) -> Tree:
-    """Less rate · decay of every parameter, whatever the gradient: it never enters the direction."""
+    """The updates minus rate · decay of every parameter: decay does not change the direction of the step."""
     if is_zero(decay):
         return updates
     if params is None:
@@ -212,7 +212,7 @@ class Adam:
         root = _average(state.root, grads, log_scale, self.b2, squares=True)
         log_mean = mean.log_scale - jnp.log(-jnp.expm1(t * jnp.log(self.b1)))
         log_root = root.log_scale - jnp.log(-jnp.expm1(t * jnp.log(self.b2))) / 2
-        # Both over e^log_root, which may be too small for a number; where nothing was seen yet, 0/0 is 0.
+        # Both are divided by e^log_root, which may underflow; before the first gradient, 0/0 is 0.
         seen = log_root > -jnp.inf
         size = where(seen, jnp.exp(where(seen, log_mean - log_root, 0)), 0)
         least = 0.0 if is_zero(self.eps) else jnp.exp(jnp.log(self.eps) - where(seen, log_root, 0))
@@ -326,7 +326,7 @@ class Compositional:
     def _step(self, grad: Array, factor: Array, ridge: Scalar) -> Array:
         """steepest(∇ C⁻¹) C⁻¹ with C = (other'other + ridge)^½."""
         _, sigma, Vt = decomposed([factor])[0]
-        outside = 1 / jnp.sqrt(ridge)  # where no singular vector points
+        outside = 1 / jnp.sqrt(ridge)  # across all singular vectors
         inverse = outside * jnp.eye(Vt.shape[1]) + (Vt.T * (1 / jnp.sqrt(sigma**2 + ridge) - outside)) @ Vt
         return direction(self.norm, grad @ inverse, False) @ inverse
 
@@ -335,7 +335,7 @@ class Compositional:
 
 
 def _nothing(updates: Array | None, params: Tree) -> Averaged:
-    """The average of no gradient."""
+    """The average before the first gradient."""
     mantissa = jax.tree.map(jnp.zeros_like, params)
     return Averaged(updates, mantissa, jnp.asarray(-jnp.inf, jax.tree.leaves(mantissa)[0].dtype))
 
@@ -345,8 +345,8 @@ def _average(
 ) -> Averaged:
     """momentum · M + (1 − momentum) · g with both in log scale: a raw sum would underflow.
 
-    squares: the root of the averaged squares instead. The scale of a gradient of zeros does not count: that
-    of a mini-batch may be one, and larger than all others.
+    squares: the root of the averaged squares instead. The log scale of a zero gradient is ignored: it is
+        arbitrary, and a mini-batch may have a zero gradient.
     """
     degree = 2 if squares else 1
     # A maximum, because kernels (fused.py) have no "any".
@@ -443,7 +443,7 @@ class OverHeads:
         return self._back(updates, grads), state
 
     def _laid(self, tree: Tree) -> Tree:
-        """The heads as arrays of their own, or side by side in one."""
+        """The heads as separate arrays, or side by side in one array."""
         if self.norm == "joint":
             return jax.tree.map(list, tree)
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1), tree)
@@ -487,7 +487,7 @@ def update(
 
 
 def per_run(rule: Any) -> dict[str, int]:
-    """How many runs the numbers of a rule are for, by name, where they are one per run."""
+    """The number of runs of every number of a rule that is given per run, by name."""
     if isinstance(rule, AROUND):
         return per_run(rule.rule)
     fields = {} if rule is None or is_foreign(rule) else vars(rule)

@@ -48,11 +48,12 @@ def repeated(arrays: Named, axes: Mapping[str, int], runs: int | None) -> Arrays
 # ---------------------------------------------------------------------- runs as the last axis
 
 FEWEST, LONGEST = 8, 32
-"""Lanes pay from so many runs on, while no sum of a step has more terms: each of them is written out."""
+"""Runs as the last axis are faster from so many runs on, if no sum of a step has more terms than the second
+number: each term is a separate operation."""
 FEWEST_ON_GPU, LONGEST_ON_GPU = 4096, 10
-"""On a GPU, from so many on, of so small ones: else the runs first take two thirds of the time or less."""
+"""The same numbers for a GPU: otherwise runs as the first axis take two thirds of the time or less."""
 TALL = 1 << 10
-"""Terms of a sum over examples for which a matrix is transposed: then XLA for CPUs takes half the time."""
+"""From so many examples on, a sum over them transposes the matrix, which halves the time of XLA for CPUs."""
 IN_KERNEL: Any = object()
 """The fence of arrays that are traced into a kernel (fused.py), which has elementwise products only."""
 
@@ -93,7 +94,7 @@ def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Arra
 def fenced(fence: Array | None, function: Callable[..., Any], *arguments: Any) -> Any:
     """The function's value, computed once and not again at every use."""
     if fence is None:
-        return barrier(function(*arguments))  # which XLA for CPUs takes away
+        return barrier(function(*arguments))  # XLA for CPUs removes this barrier
     shapes = jax.eval_shape(function, *arguments)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return lax.cond(fence, function, lambda *_: nothing, *arguments)

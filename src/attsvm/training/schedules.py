@@ -69,15 +69,16 @@ OCTAVES = range(4, 27)
 TAIL = 8
 """The last octaves, of which the trend is taken."""
 SUMMABLE = -0.1
-"""The sum over an octave, as a power of the step, from which on the whole sum is finite: 1/k has 0."""
+"""If sums over octaves fall faster than this power of the step, the whole sum is finite; 1/k has power 0."""
 SUMMABLE_SQUARES = -0.05
-"""The same of squares: k^−0.55 has −0.1, and k^−0.5 has 0."""
+"""The same limit for sums of squares: k^−0.55 has power −0.1, and k^−0.5 has power 0."""
 
 
 def no_limit(lr: Rate) -> str:
-    """Why steps of this length lead to no limit, in words; empty where some hundred of them show nothing.
+    """Why steps of these lengths lead to no limit, in words; empty if some hundred of them show no reason.
 
-    Ascent, steps that end, and steps whose sum is finite have none. What is not evaluated stays a hypothesis.
+    Ascent, steps that end and steps with a finite sum have no limit. Steps that are not evaluated remain a
+    hypothesis.
     """
     if not callable(lr):
         wrong = [x for x in np.atleast_1d(np.asarray(lr, float)) if not 0 < x < np.inf]

@@ -55,8 +55,8 @@ class Search(NamedTuple):
     """A problem and its starts; head, scores and params carry (runs, starts) first, scale (runs, 1).
 
     scale: a radius in the units of `data` is scale · R; largest: where radii end.
-    draws: begins the random params again, of which the first are those of `initial`: fresh starts are the
-    same at every radius, whatever was solved before. origin: the head as it was passed.
+    draws: makes the generator of random params, whose first ones are those of `initial`: fresh starts are the
+        same at every radius and do not depend on other radii. origin: the head as it was passed.
     pair: the last start begins at a head and a weight that are known to be good, each at length one.
     guide: the last start is the guide. It sees the score 1 for the best tokens and 0 for the others:
     that problem has no other limit than the best tokens (the first paper's global theorem, equal
@@ -80,7 +80,7 @@ class Search(NamedTuple):
     def solve(
         self, radius: Scalar, head_radius: Scalar = 1.0, limit: int = STEPS, still: Scalar = False
     ) -> Answer:
-        """The point that every start reaches at its radius, a number or (runs, starts); still: which rest."""
+        """The point that every start reaches at its radius, (runs, starts) or one; still: which rest."""
         region, still = self._region(radius, head_radius), np.broadcast_to(still, self.batch)
         if self.problem.joint:
             return self._ranked(self._together(region, limit, still))
@@ -97,7 +97,7 @@ class Search(NamedTuple):
 
     @property
     def starts(self) -> int:
-        """How many of them are random: not the guide, and not the pair."""
+        """The number of random starts: all but the guide and the pair."""
         return self.batch[1] - self.guide - (self.pair is not None)
 
     def restarted(self, radius: Scalar, head_radius: Scalar, answer: Answer) -> Search:
@@ -108,7 +108,7 @@ class Search(NamedTuple):
         arrays = (self.head, self.scores, self._region(radius, head_radius), begin(self.params))
         head, scores, region, state = jax.device_put(arrays)
         best, least = answer.params, np.full(self.batch, np.inf)
-        stop: Any = 0  # no step: the loss of a candidate is all
+        stop: Any = 0  # no step: only the losses of candidates are needed
         for _, params in zip(range(CANDIDATES + 1), self.draws(), strict=False):
             candidate = best_weight(
                 self.problem, self.data, head, scores, region, state._replace(x=params), stop
@@ -119,7 +119,7 @@ class Search(NamedTuple):
         return self._replace(params=self._from_guide(best))
 
     def moved(self, answer: Answer, best: Answer) -> Search:
-        """Ready for the next radius: the starts where they arrived.
+        """The search for the next radius: each start where it arrived.
 
         The first start continues the best one, so the path does not lose its branch; the second one
         leaves from the guide, the others keep to their own branches.
@@ -128,7 +128,7 @@ class Search(NamedTuple):
         return self._replace(params=self._from_guide(params), head=head)
 
     def _from_guide(self, params: Params) -> Params:
-        """The second start where the guide is."""
+        """Move the second start to the guide."""
         return _put(params, 1, {name: x[:, -1] for name, x in params.items()}) if self.guide else params
 
     # ------------------------------------------------------------------ compiled calls
@@ -205,7 +205,7 @@ class Search(NamedTuple):
         return answer._replace(stationary=answer.stationary & ~moving)
 
 
-class Found(NamedTuple):
+class BestStart(NamedTuple):
     """The best start of every run (runs, …), its radius, and how many fresh starts found the same (runs,).
 
     paired: whether the start at the pair found it, too (runs,).
@@ -217,7 +217,7 @@ class Found(NamedTuple):
     paired: Flags
 
 
-def follow(search: Search, radii: Floats, head_radii: Floats | None) -> Iterator[Found]:
+def follow(search: Search, radii: Floats, head_radii: Floats | None) -> Iterator[BestStart]:
     """The best of all starts at every radius: those that come from the radius before, and fresh ones.
 
     The fresh ones do not depend on the radii before, so that a path is nowhere worse than its radius alone.
@@ -235,10 +235,10 @@ def follow(search: Search, radii: Floats, head_radii: Floats | None) -> Iterator
             yield record_of(search, best, np.full(len(agreeing), radius), agreeing)
 
 
-def record_of(search: Search, best: Answer, radius: Floats, agreeing: Flags) -> Found:
+def record_of(search: Search, best: Answer, radius: Floats, agreeing: Flags) -> BestStart:
     """The record of a radius; same (runs, starts): which fresh starts found the best."""
     paired = agreeing[:, -1] if search.pair is not None else np.zeros(len(agreeing), bool)
-    return Found(best, radius, agreeing[:, : search.starts].sum(1), paired)
+    return BestStart(best, radius, agreeing[:, : search.starts].sum(1), paired)
 
 
 def _refreshed(
@@ -271,8 +271,8 @@ def fresh_answers(
 ) -> tuple[Answer, Any]:
     """What fresh starts find, start by start the better of two, with its radius: the same in every path.
 
-    The first begin at zero and at random, as a path does; the others at the best of many random weights. The
-    latter find deep valleys but mostly the same one, the former any.
+    Of each two starts the first begins at zero or at random, as a path does, and finds any minimum. The
+    second begins at the best of many random weights; it finds a deep minimum, but mostly the same one.
     """
     initial = search.initial(head_radius)
     from_anywhere = solve(initial, radius)
@@ -284,7 +284,7 @@ def fresh_answers(
 
 
 def agreement(answer: Answer) -> float:
-    """How close the ranks of two starts are that found the same."""
+    """Two starts whose ranks differ by less found the same minimum."""
     return AGREEMENT if isinstance(answer.head, Linear) else LOSS_AGREEMENT
 
 
@@ -321,7 +321,7 @@ JUMP = 1e-6
 TRIALS = 200
 
 
-def follow_ridges(search: Search, ridges: Floats) -> Iterator[Found]:
+def follow_ridges(search: Search, ridges: Floats) -> Iterator[BestStart]:
     """The best of all starts for every ridge, in decreasing order.
 
     Stationarity of L + λN²/2 is −∇L ∈ λ N ∂N: the W_R at which N*(∇L(W_R)) = λR. Every start finds its

@@ -46,7 +46,7 @@ class Paused(Interrupted):
 
 _pause = ContextVar("pause", default=math.inf)
 _users: list[int] = []
-"""Ids of the processes that have computed: after a fork, the parent before this one."""
+"""Ids of the processes that have computed; after a fork the parent's is the first."""
 
 
 _running: list[Segments] = []
@@ -125,9 +125,9 @@ class Segments:
 
 
 def first_steps(tokens: Tokens, runs: int | None) -> int:
-    """Steps of the first call, before any is timed: about half a second of them at 2 ns per entry read.
+    """The steps of the first call, before any is timed: about half a second at 2 ns per entry that is read.
 
-    A GPU reads a hundred in that time.
+    A GPU reads a hundred entries in that time.
     """
     d, e = tokens.d, tokens.e
     entries = tokens.n * tokens.T * d + 10 * d * e * min(d, e)  # the latter: some steps factor W

@@ -20,7 +20,7 @@ ASKS = {
 }
 """The options that each optimizer takes."""
 OPTIONS = ("norm", "lr", "momentum", "decay", "eps", "b2")
-"""Those that some optimizer does not take."""
+"""The options that not every optimizer takes."""
 
 MEANT = {
     "muon": "steepest with the norm spectral",
@@ -29,14 +29,14 @@ MEANT = {
     "adamw": "adam with decay",
     "sgd": "gd",
 }
-"""Names that people know, and what they are in ours."""
+"""Names from other libraries, and what each is called here."""
 
 FACTORS = {"kq": ("rank", "separate"), "diagonal_kq": ("separate",), "diagonal": ("depth",)}
 """The options of weights that are products."""
 
 
 def asks(optimizer: str) -> tuple[str, ...]:
-    """The options that it takes; a name that people know otherwise is answered with ours."""
+    """The options of an optimizer. For a name from another library the error says what it is called here."""
     if optimizer in MEANT:
         raise BadOption(f"no optimizer {optimizer!r}: here it is {MEANT[optimizer]}.")
     options: tuple[str, ...] = look_up("optimizer", optimizer, ASKS)
@@ -79,11 +79,11 @@ class Settings:
 
     @property
     def factors(self) -> int:
-        """How many W is a product of: the zero of several is a saddle."""
+        """The number of factors of W. With several of them zero is a saddle."""
         return self.depth if self.weight == "diagonal" else 2 if self.weight in FACTORS else 1
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of train() that they name."""
+        """The arguments of train() for these settings."""
         from attsvm.training import losses, optimizers, weights
 
         rules: dict[str, Callable[[], Any]] = {

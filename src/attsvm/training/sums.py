@@ -41,7 +41,7 @@ class Sums(NamedTuple):
 
 
 class Readout(NamedTuple):
-    """Of each example: attention, what the head reads; in blocks, also pull and attended value."""
+    """Attention and what the head reads, of each example; in blocks, also pull and attended value."""
 
     softmax: Attention
     reading: Reading
@@ -54,9 +54,8 @@ def over_examples(
 ) -> Sums:
     """The sums over all examples; block: how many are computed in turn, None for all at once.
 
-    A block of keys that a core's cache holds is read from the memory once, for logits and for pulls.
-    Several heads (W, values and scores with the heads first) each attend by themselves; what they have in
-    common is the margin, the sum of theirs. Each has a slope in its own log scale.
+    Each of several heads (W, values and scores with the heads first) attends separately; the margin is the
+    sum over heads. Each head has a slope in its own log scale.
     """
     if block is None or block >= data.labels.shape[0]:
         data = widened(data, W.dtype)

@@ -1,8 +1,8 @@
 """Optimizers of optax and torch as rules of ours: the same steps, or the nearest and what differs.
 
-An optax transformation is a pair of functions; what it is made of is read from their closures, and a part
-that is not known there is never guessed. A torch optimizer says everything in its type and its groups. torch
-is not imported: whoever passes one of its optimizers has done that.
+An optax transformation is a pair of functions: its parts are read from their closures, and an unknown part
+is never guessed. A torch optimizer says everything in its type and its groups. torch is not imported: the
+caller who passes one of its optimizers has imported it.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ RIDGE = "weight decay inside of the gradient, which is a ridge on the loss"
 
 
 class Twin(NamedTuple):
-    """A rule of ours; name: of the optimizer it stands for; difference: empty where both take the same steps.
+    """The rule of ours that is nearest to an optimizer, and what differs.
 
-    rule is None where nothing of ours is near.
+    name: of the optimizer. difference: empty if both take the same steps.
+    rule is None where no rule of ours is near.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Twin(NamedTuple):
 
 
 def twin_of(optimizer: Any) -> Twin | None:
-    """What an optimizer is among ours; None where it is no optimizer. One of ours is its own twin."""
+    """The twin of an optimizer; None where the argument is no optimizer. A rule of ours is its own twin."""
     if type(optimizer) is Optimizer:
         optimizer = optimizer.rule
     if type(optimizer) is PerBlock:  # every array by itself: the same rule
@@ -179,7 +180,7 @@ def _sums(lr: Any, decay: Any, average: _Member) -> tuple[Rule, str]:
 
 
 def _signs(lr: Any, decay: Any, average: _Member, signs: _Member) -> tuple[Rule, str]:
-    # The sign of a sum and of an average is one: their lengths do not enter.
+    # A sum and an average have the same sign; lengths do not enter.
     return Steepest(linf, lr, average.decay, decay), "a look ahead (nesterov)" if average.nesterov else ""
 
 
@@ -230,7 +231,7 @@ _READERS: dict[tuple[str, ...], Callable[..., tuple[Rule, str]]] = {
     ("scale_by_muon", "scale_by_shape"): _muon,
     ("normalize_by_update_norm",): _unit,
 }
-"""What stands before decay and learning rate in a chain: the rule of ours, and how it differs."""
+"""By the members of a chain before decay and learning rate: the rule of ours, and how it differs."""
 
 
 # ---------------------------------------------------------------------- torch
@@ -247,7 +248,7 @@ def _of_torch(optimizer: Any) -> Twin:
     if reader is None or not (ours or getattr(sys.modules["torch"].optim, kind.__name__, None) is kind):
         return Twin(f"{kind.__module__}.{kind.__name__}", None, "a rule that is not known")
     rate = float(group.get("initial_lr", group["lr"]))
-    # A scheduler of torch changes lr from outside: a schedule nobody can look at.
+    # A scheduler of torch changes lr from outside: its schedule cannot be evaluated.
     rule, *differences = reader(group, (lambda k: rate + 0.0 * k) if "initial_lr" in group else rate)
     differences += ["ascent (maximize=True)"] if group.get("maximize") else []
     differences += ["groups with different settings"] if any(g != group for g in groups) else []

@@ -94,7 +94,7 @@ class Diagonal:
         _positive(self, "depth", "how many factors, a positive integer")
 
     def __repr__(self) -> str:
-        # What a saved run says of its weight: one factor has no norm of all, so separate means nothing to it.
+        # Saved runs are compared by this text. With one factor `separate` has no effect.
         return "Diagonal()" if self.depth == 1 else f"Diagonal(depth={self.depth}, separate={self.separate})"
 
     @property
@@ -192,9 +192,9 @@ def pullback(weight: Weight, params: Params, G: Array, last: bool) -> Params:
 
 
 def reached(weight: Weight, queries: Any) -> Any:
-    """Entries of keys (…, n, d), or (…, n, 1) for all of them, that W z can see: none where z is zero.
+    """The entries of keys (…, n, d), or all or none of them (…, n, 1), that W z reads: none where z is zero.
 
-    A diagonal weight sees an entry of the keys where the query has one.
+    A diagonal weight reads an entry of the keys where the query's is not zero.
     """
     inner = weight.weight if isinstance(weight, MultiHead) else weight
     entries = queries != 0
@@ -210,7 +210,7 @@ def check(weight: object) -> None:
 
 
 def _positive(weight: Any, name: str, expected: str) -> None:
-    """Make a field an int of Python, by which equal weights are equal and a saved run knows its own."""
+    """Make a field a Python int: equal weights, also that of a saved run, must compare equal."""
     value = as_integer(getattr(weight, name))
     if not (is_integer(value) and value >= 1):
         raise ValueError(f"{name} is {describe(value)}. Pass {expected}.")
