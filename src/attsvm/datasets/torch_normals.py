@@ -1,7 +1,8 @@
 """The normal numbers of `torch.Generator().manual_seed(seed)` and `torch.randn` on a CPU, without torch.
 
-Published experiments draw their data so. The engine is MT19937 with the classical seeding. A call for fewer
-than 16 numbers and a call for more take two ways from its words to normal numbers, both Box and Muller's:
+Published experiments draw their data in this way. The engine is MT19937 with the classical seeding. Its words
+become normal numbers by the method of Box and Muller, in one of two ways, for fewer than 16 numbers and for
+more:
 
     fewer:  pairs of float64 uniforms (u, w), one pair at a time,  √(−2 log(1 − w)) · (cos 2πu, sin 2πu);
             the second number of a pair waits in the generator for the next such call
@@ -9,7 +10,8 @@ than 16 numbers and a call for more take two ways from its words to normal numbe
             √(−2 log(1 − u_j)) cos 2πu_{j+8}, number j + 8 has the sine; unless 16 divides N, the last 16
             numbers are drawn anew, over those that were there
 
-A float64 uniform has the lower 53 bits of two words, the first the higher; a float32 one the lower 24 of one.
+A float64 uniform has the lower 53 bits of two words, the first of which is the higher one; a float32 uniform
+has the lower 24 bits of one word.
 Reference: torch 2, aten/src/ATen/native/cpu/DistributionTemplates.h and core/DistributionsHelper.h.
 """
 
@@ -26,11 +28,11 @@ from attsvm.numbers import Float
 BLOCK: Final = 16
 """Numbers that are drawn together; a call for fewer takes the other way."""
 C_LIBRARY: Final = tuple(np.vectorize(f, otypes=[float]) for f in (math.log, math.cos, math.sin))
-"""The functions that torch takes for float64 numbers, one at a time."""
+"""The functions that torch calls for float64 numbers, one at a time."""
 
 
 class TorchNormals:
-    """A generator seeded like `torch.Generator().manual_seed(seed)`; every call goes on where the last ended.
+    """A generator seeded like `torch.Generator().manual_seed(seed)`; each call continues the previous one.
 
     TorchNormals(0)((2, 3)) are the numbers of torch.randn(2, 3, generator=…), in float32 as there. They are
     the same bit by bit, but for float32 numbers of calls for 16 and more: there torch has a logarithm and a

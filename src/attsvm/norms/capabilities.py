@@ -70,7 +70,7 @@ UNKNOWN = Capabilities()
 
 
 def capabilities_of(norm: Norm) -> Capabilities:
-    """What a norm says of itself; of a class that changes a rule of its base nothing that the base says."""
+    """What a norm says of itself; nothing for a class that overrides a rule of its base alone."""
     if _overrides(type(norm)):
         return UNKNOWN
     stated: Capabilities = getattr(norm, "capabilities", UNKNOWN)

@@ -12,7 +12,7 @@ from attsvm.norms.names import as_norm
 from attsvm.norms.norms import Entrywise, Schatten, l1, linf
 
 DIGITS = 12
-"""Decimals of an r that only rounding tells from a short number: 1/1.5 + 1/3 has r = 1."""
+"""Decimals to which r is rounded: without rounding errors, 1/1.5 + 1/3 gives r = 1."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How loops are compiled: once, cached on disk, without the interpreter's lock. What loops need beyond numba.
+"""How loops are compiled: once, cached on disk, without the interpreter's lock. Functions that numba lacks.
 
 The first call waits for the compiler. Therefore a loop is compiled only where NumPy would be slow, each array
 enters with one type and contiguous, no array is allocated, reshaped or assigned as a whole inside, and few
