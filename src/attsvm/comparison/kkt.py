@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from attsvm.data.path import Path
 from attsvm.data.selection import scores
@@ -52,15 +53,20 @@ class KKTPoint:
     norm: the norm of W in which the factors maximise the margin.
     share: a lower bound of the margin of W, as a share of the best one in this norm, by weak duality.
     alignment: ⟨g, θ⟩ / (‖g‖_* ‖θ‖) of the gradient g and the factors θ; it is 1 at KKT points only.
-    balance: ‖(KᵀK)^(p_K/2) − (QᵀQ)^(p_Q/2)‖ / ‖(KᵀK)^(p_K/2)‖ for factors of length 1; it is 0 at KKT points.
-    rank: the number of singular values of W that are not spare.
+    balance: ‖(KᵀK)^(p_K/2) − (QᵀQ)^(p_Q/2)‖ / ‖(KᵀK)^(p_K/2)‖ for factors of length 1, of diagonals
+        |k|^p_K and |q|^p_Q; 0 at KKT points, and NaN where an exponent is infinite or factors are unknown.
+    rank: the number of singular values of W that are not spare; of a diagonal, of entries.
     pull: the largest singular value of M beyond the used directions, in units of those inside, M = Σ λ r.
         At a KKT point W is optimal in the nuclear norm if and only if pull ≤ 1, in Schatten(r > 1) if 0.
-    exponent: beside a stop spare singular values of W grow relative to the others like ‖(K, Q)‖^exponent
-        under gradient descent; NaN in other norms. Normalised steps of one length have ‖(K, Q)‖ ∝ t.
+        In the max-norm it is γ₂*(M) / ⟨M, W⟩ for γ₂(W) = 1, and W is optimal if and only if it is 1.
+    exponent: beside a stop with r = 1, spare singular values of W grow relative to the others like
+        ‖(K, Q)‖^exponent, 2 (pull − 1) under gradient descent; NaN in other norms. Normalised steps of one
+        length have ‖(K, Q)‖ ∝ t.
     multipliers (n, T): the weights λ of the rows (x_selected − x_t) zᵀ, their sum one.
     index (k,), singular_values (k, ·): the recorded steps, and the singular values of W there.
-    Reference: docs/law_of_halves_proofs.md, theorems 1, 2 and 5.
+    powers: p of the norm in which each factor takes its steps.
+    growing: the part of W in the spare direction of the largest pull, over its smallest used singular value.
+    Reference: docs/law_of_halves_proofs.md, theorems 1, 2 and 5, and Lemma 7.
     """
 
     status: str
@@ -74,15 +80,27 @@ class KKTPoint:
     multipliers: Float
     index: NDArray[Any]
     singular_values: Float
+    powers: tuple[float, ...] = ()
+    growing: float = float("nan")
 
     @property
     def steps_to_leave(self) -> float:
-        """More steps until the largest spare singular value reaches the used ones; ∞ if none is growing."""
-        sizes = self.singular_values[-1]
-        if not (self.rank < len(sizes) and self.exponent > 0 and sizes[self.rank] > 0):
+        """More steps of one length until the run has left: ∞ if nothing spare is growing, NaN if not known.
+
+        Where r = 1, until the spare direction of the largest pull is as large as the used ones. Where two
+        factors have one p > 2, until it has half of the size at which it ends, y* in Lemma 7.
+        """
+        if self.status == "limit" or self.growing == 0:
             return float("inf")
-        growth = np.log(sizes[self.rank - 1] / sizes[self.rank]) / self.exponent
-        return float(self.index[-1] * np.expm1(growth)) if growth < LARGEST_LOG else float("inf")
+        if np.isfinite(self.exponent):
+            growth = -np.log(self.growing) / self.exponent if self.exponent > 0 else np.inf
+        elif len(set(self.powers)) == 1 and len(self.powers) == 2 and 2 < self.powers[0] < np.inf:
+            a = (self.powers[0] - 2) / (self.powers[0] - 1)
+            share = self.growing ** (a / 2) / max(self.pull, TINY) ** (1 / (self.powers[0] - 1))
+            growth = np.log(max(2 - 2 * share, 1.0)) / a
+        else:
+            return float("nan")
+        return max(0.0, float(self.index[-1] * np.expm1(growth))) if growth < LARGEST_LOG else float("inf")
 
     def plot(self) -> Any:
         """A matplotlib figure of the singular values at every record, with the predicted slope at a stop."""
@@ -94,42 +112,61 @@ class KKTPoint:
         lines = [f"{self.status}: at least {self.share:.1%} of the best {self.norm} margin"]
         conditions = f"alignment {self.alignment:.6f}   balance {self.balance:.1e}"
         lines.append(f"  {conditions}   rank {self.rank}   pull {self.pull:.3f}")
-        if self.status == "stop" and np.isfinite(self.exponent):
+        if self.status == "stop":
             steps = self.steps_to_leave
             waits = f"about {steps:.2g} steps to leave" if np.isfinite(steps) else "it does not leave"
-            lines.append(f"  spare singular values grow like ρ^{self.exponent:.3f}: {waits}")
+            grows = f"like ρ^{self.exponent:.3f}" if np.isfinite(self.exponent) else "in a log time"
+            unknown = "no rate of leaving is known for these steps"
+            lines.append(
+                f"  {unknown if np.isnan(steps) else f'spare singular values grow {grows}: {waits}'}"
+            )
         return "\n".join(lines)
 
 
-def kkt_point(path: Path, head: Any = None, *, loss: Any = None, steps: Any = frobenius) -> KKTPoint:
-    """Whether a run of factors W = K Qᵀ, or of W, ends at a max-margin direction or waits at a stop.
+def kkt_point(
+    path: Path,
+    head: Any = None,
+    *,
+    loss: Any = None,
+    steps: Any = frobenius,
+    weight: Any = None,
+    of_head: int | None = None,
+) -> KKTPoint:
+    """Whether a run of factors W = K Qᵀ, of diagonals or of W ends at a max-margin direction or at a stop.
 
         −∇_W L ∝ M = Σ λ_it (x_iα − x_it) z_iᵀ,  λ ≥ 0:     best margin ≤ N_*(M) / Σ λ
 
-    path: of one run and one head, with its factors K and Q; without factors W itself is judged.
+    path: of one run, with its factors K and Q; without factors W itself is judged.
     head: the linear head, Linear(v) or v (c,); by default the trained head of the path.
     loss: the loss of the training, by default logistic.
-    steps: the norm of the optimizer's steps on K and on Q, or a pair of norms, one for each.
+    steps: the norm of the optimizer's steps on K and on Q, or a tuple of norms, one for each factor.
+    weight: the weight of the training where its factors are diagonals, such as DiagonalKeyQuery(); entries
+        then stand for singular values, and the support for the rank.
+    of_head: which head of several is judged, by the gradient of the loss of all; heads normalised apart, or
+        together in the Frobenius norm.
 
     Raises ValueError where the implied norm of W has no program.
     """
-    if path.runs is not None or path.heads is not None:
-        raise ValueError("the path has several runs or heads. Pass one: path.run(index) or path.head(index).")
-    point = _Point.of(path, steps)
-    weights, backwards = _multipliers(path, _linear_head(path, head), loss)
-    candidates = _averages(weights)
-    share, best = max((_certified_share(path, point.norm, mean), k) for k, mean in enumerate(candidates))
-    multipliers = candidates[best]
-    M = _combined(path, multipliers)
+    if path.runs is not None:
+        raise ValueError("the path has several runs. Pass one: path.run(index).")
+    if path.heads is not None and of_head is None:
+        raise ValueError(f"the path has {path.heads} heads. Pass one of them, of_head=0 … {path.heads - 1}.")
+    v = _linear_head(path, head)
+    weights, backwards = _multipliers(path, v, loss, of_head)
+    if of_head is not None:
+        path = path.head(of_head)
+    point = _Point.of(path, steps, getattr(weight, "weight", weight))
+    candidates = [(mean, _combined(path, point, mean)) for mean in _averages(weights)]
+    share, best = max((_certified_share(path, point.norm, *pair), k) for k, pair in enumerate(candidates))
+    multipliers, M = candidates[best]
     alignment, balance = _conditions(point, M)
-    rank, pull = _spare_part(point, M)
-    spectra = _spectra(path)
-    is_nuclear = point.exponent == 1.0
+    rank, pull, growing = _spare_part(point, M)
+    spectra = _spectra(path, point)
     stays = (
         backwards[-1] <= NEGLIGIBLE
         and alignment >= ALIGNED
         and rank < spectra.shape[1]
-        and pull > is_nuclear + PULL
+        and pull > (point.exponent == 1.0 or point.of_rows) + PULL
     )
     return KKTPoint(
         "limit" if share >= LIMIT else "stop" if stays else "on the way",
@@ -139,10 +176,12 @@ def kkt_point(path: Path, head: Any = None, *, loss: Any = None, steps: Any = fr
         balance,
         rank,
         pull,
-        2 * (pull - 1) if is_nuclear else np.nan,
+        _growth(point, pull),
         multipliers,
         path.index,
         spectra,
+        tuple(float(norm.p) for norm in point.norms),
+        growing,
     )
 
 
@@ -150,25 +189,88 @@ class _Point(NamedTuple):
     """The last weight and its factors, of length one in their norms; p of each, and r of W."""
 
     W: Float
-    factors: tuple[Float, Float] | None
-    norms: tuple[Norm, Norm]
+    factors: tuple[Float, ...] | None
+    norms: tuple[Norm, ...]
     norm: Norm
     exponent: float
+    diagonal: bool
+    measured: bool
+    """Whether the factors are those of the run; of diagonals without its state they are the balanced ones."""
 
     @classmethod
-    def of(cls, path: Path, steps: Any) -> _Point:
-        pair = steps if isinstance(steps, tuple) else (steps, steps)
-        norm_K, norm_Q = (as_norm(norm) for norm in pair)
-        if path.K is None or path.Q is None:
-            if norm_K != norm_Q:
-                raise ValueError("the path has no factors K and Q. Pass one norm of the steps of W.")
-            return cls(path.final, None, (norm_K, norm_Q), norm_K, np.nan)
-        implied = Factored((norm_K, norm_Q)).closed
+    def of(cls, path: Path, steps: Any, weight: Any) -> _Point:
+        depth = getattr(weight, "depth", None)
+        count = depth or (2 if path.K is not None and path.Q is not None else 1)
+        norms = steps if isinstance(steps, tuple) else (steps,) * count
+        norms = tuple(as_norm(norm) for norm in norms)
+        if len(norms) != count:
+            raise ValueError(
+                f"steps has {len(norms)} norms, and the path has {count} factors{' K and Q' * (count == 2)}. "
+                "Pass one norm, or one for each factor; of diagonals with their weight, as "
+                "weight=Diagonal(depth=3)."
+            )
+        if depth is not None and (path.K is not None or _off_diagonal(path.final)):
+            raise ValueError(f"weight is {weight!r}, and W of the path is not diagonal. Pass its weight.")
+        if count == 1:
+            norm = norms[0] if depth is None else capabilities_of(norms[0]).on_column or norms[0]
+            return cls(path.final / norm.value(path.final), None, norms, norm, np.nan, depth == 1, True)
+        factored = Factored(norms, count, depth is not None)
+        implied = factored.closed
         if implied is None:
-            raise ValueError(f"no norm of W with a program is known for steps in {norm_K} and {norm_Q}.")
-        K, Q = path.K[-1] / norm_K.value(path.K[-1]), path.Q[-1] / norm_Q.value(path.Q[-1])
-        singular = capabilities_of(implied).acts_on == "singular values"
-        return cls(K @ Q.T, (K, Q), (norm_K, norm_Q), implied, implied.p if singular else np.nan)
+            told = ", ".join(map(str, norms))
+            raise ValueError(f"no norm of W with a program is known for steps in {told}: {factored.words}.")
+        known = capabilities_of(implied).acts_on in ("singular values", "entries")
+        r = implied.p if known else np.nan
+        if depth is None:
+            assert path.K is not None and path.Q is not None
+            K, Q = (X[-1] / norm.value(X[-1]) for X, norm in zip((path.K, path.Q), norms, strict=True))
+            return cls(K @ Q.T, (K, Q), norms, implied, r, False, True)
+        of_entries = tuple(capabilities_of(norm).on_column or norm for norm in norms)
+        factors = _diagonals(path, of_entries, r)
+        return cls(
+            np.diag(np.prod(factors, 0)), factors, of_entries, implied, r, True, path.state is not None
+        )
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether W is measured in the max-norm, which rows of K and of Q imply."""
+        return capabilities_of(self.norm).acts_on == "factors"
+
+
+def _off_diagonal(W: Float) -> bool:
+    return W.shape[0] != W.shape[1] or bool(np.any(W[~np.eye(len(W), dtype=bool)]))
+
+
+def _diagonals(path: Path, norms: tuple[Norm, ...], r: float) -> tuple[Float, ...]:
+    """The factors of the last diagonal at length one: of the run's state, or balanced ones, |w|^(r/p)."""
+    w = np.diagonal(path.final)
+    if path.state is not None:
+        factors = [np.asarray(path.state[str(k)], float) for k in range(len(norms))]
+    else:
+        # With r = ∞ the entries of a factor of finite p do not show in W; all of these are infinite.
+        shares = [r / norm.p if np.isfinite(r) else 1 / len(norms) for norm in norms]
+        factors = [np.abs(w / np.abs(w).max()) ** share for share in shares]
+        factors[0] = factors[0] * np.sign(w)
+    return tuple(f / norm.value(f[:, None]) for f, norm in zip(factors, norms, strict=True))
+
+
+def _growth(point: _Point, pull: float) -> float:
+    """N of the growth of W beside a stop with r = 1: Π (1 + N/p_i)^(1 − 1/p_i) = pull; NaN for other r."""
+    powers = np.array([norm.p for norm in point.norms])
+    if point.exponent != 1.0 or not np.all(np.isfinite(powers)) or point.factors is None:
+        return np.nan
+    if len(powers) == 2 and powers[0] == powers[1]:
+        return 2 * (pull - 1)
+    if pull <= 0:
+        return float(-powers.min())
+
+    def excess(N: float) -> float:
+        return float(((1 - 1 / powers) * np.log1p(N / powers)).sum() - np.log(pull))
+
+    low, high = -powers.min(), 1.0
+    while excess(high) < 0:
+        high *= 2
+    return float(brentq(excess, low * (1 - 1e-12), high))
 
 
 def _linear_head(path: Path, head: Any) -> Any:
@@ -179,14 +281,32 @@ def _linear_head(path: Path, head: Any) -> Any:
     return getattr(head, "v", head)
 
 
-def _multipliers(path: Path, v: Any, loss: Any) -> tuple[Float, Float]:
+def _multipliers(path: Path, v: Any, loss: Any, of_head: int | None) -> tuple[Float, Float]:
     """λ_it ∝ |ℓ'(f_i)| s_it (f_i − γ_it) of the losing tokens at late records (k, n, T), each with sum one.
 
     Safe past saturation. Tokens that score higher than the selected one have negative weights, which are left
-    out; their shares (k,) come second.
+    out; their shares (k,) come second. Of several heads f is the sum.
     """
     from attsvm.training.losses import logistic
 
+    if of_head is None:
+        log_attention, coefficient, output = _gaps(path, v)
+    else:
+        heads = [_gaps(path.head(h), v if np.ndim(v) == 1 else v[h]) for h in range(path.heads or 0)]
+        log_attention, coefficient, _ = heads[of_head]
+        output = sum(f for _, _, f in heads)
+    log_slope = np.asarray((logistic if loss is None else loss).log_slope(output), float)
+    with np.errstate(divide="ignore"):
+        log_weight = log_slope[..., None] + log_attention + np.log(np.abs(coefficient))
+    log_weight -= log_weight.max((-2, -1), keepdims=True)
+    weight = np.where(coefficient == 0, 0.0, np.sign(coefficient) * np.exp(log_weight))
+    backwards = np.maximum(-weight, 0.0).sum((-2, -1)) / np.abs(weight).sum((-2, -1))
+    forwards = np.maximum(weight, 0.0)
+    return forwards / np.maximum(forwards.sum((-2, -1), keepdims=True), TINY), backwards
+
+
+def _gaps(path: Path, v: Any) -> tuple[Float, Float, Any]:
+    """Of one head at late records: log attention, f_i − γ_it of losing tokens (k, n, T), and f (k, n)."""
     tokens, selected = path.tokens.in_memory(), path.selected
     late = np.nonzero(2 * path.index >= path.index[-1])[0][-AVERAGED:]
     score = np.where(tokens.mask, scores(tokens, v), 0.0)
@@ -198,14 +318,7 @@ def _multipliers(path: Path, v: Any, loss: Any) -> tuple[Float, Float]:
     gap = np.where(tokens.mask & ~selected, best[..., None] - score, 0.0)
     drop = (np.exp(log_attention) * gap).sum(-1)
     coefficient = np.where(gap != 0, gap - drop[..., None], 0.0)
-    log_slope = np.asarray((logistic if loss is None else loss).log_slope(best - drop), float)
-    with np.errstate(divide="ignore"):
-        log_weight = log_slope[..., None] + log_attention + np.log(np.abs(coefficient))
-    log_weight -= log_weight.max((-2, -1), keepdims=True)
-    weight = np.where(coefficient == 0, 0.0, np.sign(coefficient) * np.exp(log_weight))
-    backwards = np.maximum(-weight, 0.0).sum((-2, -1)) / np.abs(weight).sum((-2, -1))
-    forwards = np.maximum(weight, 0.0)
-    return forwards / np.maximum(forwards.sum((-2, -1), keepdims=True), TINY), backwards
+    return log_attention, coefficient, best - drop
 
 
 def _averages(multipliers: Float) -> list[Float]:
@@ -214,22 +327,23 @@ def _averages(multipliers: Float) -> list[Float]:
     return [multipliers[-count:].mean(0) for count in counts]
 
 
-def _combined(path: Path, multipliers: Float) -> Float:
-    """M = Σ λ_it (x_iα − x_it) z_iᵀ, (d, e)."""
+def _combined(path: Path, point: _Point, multipliers: Float) -> Float:
+    """M = Σ λ_it (x_iα − x_it) z_iᵀ, (d, e); of a diagonal, its diagonal."""
     tokens, first = path.tokens.in_memory(), path.selected.argmax(-1)
     coefficients = -multipliers
     coefficients[np.arange(tokens.n), first] += multipliers.sum(-1)
-    return np.asarray(np.einsum("nt,ntd,ne->de", coefficients, tokens.keys, tokens.queries))
+    M = np.asarray(np.einsum("nt,ntd,ne->de", coefficients, tokens.keys, tokens.queries))
+    return np.diag(np.diagonal(M)) if point.diagonal else M
 
 
-def _certified_share(path: Path, norm: Norm, multipliers: Float) -> float:
+def _certified_share(path: Path, norm: Norm, multipliers: Float, M: Float) -> float:
     """Least margin of W/N(W) over the bound N_*(M)/Σλ of the best margin."""
     tokens, selected = path.tokens.in_memory(), path.selected
     W = path.final / norm.value(path.final)
     logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries)
     margins = np.where(selected, logits, np.inf).min(-1)[:, None] - logits
     least = margins[tokens.mask & ~selected].min()
-    bound = float(norm.dual.value(_combined(path, multipliers)))
+    bound = float(norm.dual.value(M))
     return max(0.0, float(least) * float(multipliers.sum()) / max(bound, TINY))
 
 
@@ -238,13 +352,22 @@ def _conditions(point: _Point, M: Float) -> tuple[float, float]:
     if point.factors is None:
         W = point.W / point.norm.value(point.W)
         return float((M * W).sum() / max(float(point.norm.dual.value(M)), TINY)), 0.0
-    K, Q = point.factors
-    dual = sum(norm.dual.value(G) for norm, G in zip(point.norms, (M @ Q, M.T @ K), strict=True))
-    alignment = float(2 * (M * point.W).sum() / max(float(dual), TINY))
-    if not all(np.isfinite(norm.p) and norm.p > 1 for norm in point.norms):
+    factors, L = point.factors, len(point.factors)
+    if point.diagonal:
+        others = [np.prod([f for j, f in enumerate(factors) if j != k], 0) for k in range(L)]
+        gradients = [np.diagonal(M) * other for other in others]
+        lengths = [norm.dual.value(g[:, None]) for norm, g in zip(point.norms, gradients, strict=True)]
+    else:
+        K, Q = factors
+        lengths = [norm.dual.value(G) for norm, G in zip(point.norms, (M @ Q, M.T @ K), strict=True)]
+    alignment = float(L * (M * point.W).sum() / max(float(sum(lengths)), TINY))
+    if not (point.measured and all(np.isfinite(norm.p) and norm.p > 1 for norm in point.norms)):
         return alignment, float("nan")
-    A, B = (_gram_power(X, norm.p / 2) for X, norm in zip((K, Q), point.norms, strict=True))
-    return alignment, float(np.linalg.norm(A - B) / np.linalg.norm(A))
+    if capabilities_of(point.norms[0]).acts_on == "rows" and not point.diagonal:
+        return alignment, float("nan")
+    power = (lambda f, p: np.abs(f) ** p) if point.diagonal else (lambda X, p: _gram_power(X, p / 2))
+    A, *rest = (power(f, norm.p) for f, norm in zip(factors, point.norms, strict=True))
+    return alignment, float(max(np.linalg.norm(A - B) for B in rest) / np.linalg.norm(A))
 
 
 def _gram_power(X: Float, power: float) -> Float:
@@ -253,19 +376,43 @@ def _gram_power(X: Float, power: float) -> Float:
     return np.asarray((rows.T * sizes ** (2 * power)) @ rows)
 
 
-def _spare_part(point: _Point, M: Float) -> tuple[int, float]:
-    """The rank of W, and the pull ‖M_⊥‖/s."""
+def _spare_part(point: _Point, M: Float) -> tuple[int, float, float]:
+    """The rank of W, the pull ‖M_⊥‖/s (in the max-norm γ₂*(M) / ⟨M, W⟩), and how large W is where M pulls."""
+    if point.diagonal:
+        w, pulls = np.diagonal(point.W), np.diagonal(M)
+        used = np.abs(w) > SPARE * np.abs(w).max()
+        if used.all():
+            return len(w), 0.0, np.nan
+        first = int(np.where(used, -1.0, np.abs(pulls)).argmax())
+        inside = max(float(np.abs(pulls[used]).max()), TINY)
+        return int(used.sum()), abs(pulls[first]) / inside, abs(w[first]) / float(np.abs(w[used]).min())
     left, sizes, right = np.linalg.svd(point.W)
     rank = int((sizes > SPARE * sizes[0]).sum())
+    if point.of_rows:
+        attained = float((M * point.W).sum() / point.norm.value(point.W))
+        return rank, float(point.norm.dual.value(M)) / max(attained, TINY), np.nan
     U, V = left[:, :rank], right[:rank].T
     beyond = M - U @ (U.T @ M)
     beyond = beyond - (beyond @ V) @ V.T
-    inside = float(np.linalg.norm(U.T @ M @ V, 2))
-    return rank, float(np.linalg.norm(beyond, 2)) / max(inside, TINY)
+    outwards, pulls, along = np.linalg.svd(beyond)
+    inside = max(float(np.linalg.norm(U.T @ M @ V, 2)), TINY)
+    return rank, float(pulls[0]) / inside, _along(point, outwards[:, 0], along[0]) / float(sizes[rank - 1])
 
 
-def _spectra(path: Path) -> Float:
+def _along(point: _Point, u: Float, v: Float) -> float:
+    """The part of W along u vᵀ, which grows; by the factors, where W itself has lost it in rounding."""
+    if point.factors is None:
+        return abs(float(u @ point.W @ v))
+    of_K, of_Q = u @ point.factors[0], v @ point.factors[1]
+    if point.norms[0] == point.norms[1]:  # the growing mode of (K, Q); their difference decays
+        return float(((of_K + of_Q) ** 2).sum() / 4)
+    return float(np.linalg.norm(of_K) * np.linalg.norm(of_Q))
+
+
+def _spectra(path: Path, point: _Point) -> Float:
     """The singular values of W at every record (k, ·); of factors σ_i(K) σ_i(Q), which may be tiny."""
+    if point.diagonal:
+        return np.asarray(-np.sort(-np.abs(np.diagonal(path.W, axis1=-2, axis2=-1)), axis=-1))
     if path.K is None or path.Q is None:
         return np.asarray(np.linalg.svd(path.W, compute_uv=False))
     of_K, of_Q = (np.linalg.svd(X, compute_uv=False) for X in (path.K, path.Q))
