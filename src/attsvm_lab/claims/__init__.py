@@ -27,6 +27,7 @@ MODULES = (
     "transformers_by_descent",
     "transformers_global",
     "gen_svm",
+    "hierarchy",
     "mirror_descent",
     "joint_mirror",
     "fast_rates",

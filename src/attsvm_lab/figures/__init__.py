@@ -34,7 +34,7 @@ from attsvm_lab.figures.papers import PAPERS
 FILES = {
     "max_margin_selection": "single_input several_inputs losses joint random_data vision_sparsity",
     "transformers_as_svms": "two_clouds two_fans local_convergence rank where_it_ends relu_head "
-    "quadratic_head",
+    "quadratic_head hierarchy",
     "mirror_descent": "own_program trajectories rates joint sentiment vision",
     "next_token": "two_stages extended_order soft_composition collapse",
     "fast_rates": "three_methods",

@@ -1,8 +1,8 @@
-"""Heads that mix tokens: the claims hold unless they are refuted, their broken twins do not."""
+"""Heads that mix tokens, and several layers: claims hold unless they are refuted, their twins do not."""
 
 from tests.lab.claims.agreement import check, each_claim
 
 
-@each_claim("gen_svm")
+@each_claim("gen_svm", "hierarchy")
 def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
     check(claim)

@@ -22,6 +22,7 @@ SHORT = {
     "losses": {"steps": 1_000, "losses": ("logistic",)},
     "rank": {"runs": 60, "nuclear_runs": 2},
     "quadratic-head": {"instances": 10, "steps": 3_000},
+    "hierarchy": {"draws": 8, "steps": 500},
     "mirror-joint": {"exponents": (2.0,)},
     "extended-order": {"corpora": 1, "steps": 20},
     "three-methods": {"runs": 2},
