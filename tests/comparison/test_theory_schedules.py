@@ -146,6 +146,13 @@ def test_a_rule_or_weight_made_from_ours_is_not_taken_for_ours(weight, optimizer
         limit_norm(weight, optimizer)
 
 
+@pytest.mark.parametrize("base", [KeyQuery, DiagonalKeyQuery])
+def test_the_nearest_case_of_a_weight_made_from_ours_is_ours(base):
+    made = type("Made", (base,), {})
+    with pytest.raises(NoTheorem, match=f"Nearest: {base.__name__} with gd → "):
+        limit_norm(made(), gd(0.1))
+
+
 # ---------------------------------------------------------------------- one algorithm, one answer
 
 EQUALS = {

@@ -189,6 +189,8 @@ def test_what_is_no_path_or_no_solution_of_it_is_refused_in_words(problem):
     wide, short = (max_margin(datasets.sphere(*size)[0], [0, 0, 0, 0]) for size in ((4, 5, 7), (4, 3, 6)))
     with pytest.raises(ValueError, match=r"W \(6, 6\) and the solution \(7, 7\)"):
         margin_ratio(path, wide)
+    with pytest.raises(ValueError, match="soft margin, and its W not the best margin"):
+        margin_ratio(path, max_margin(tokens, solution.selected, slack=1.0))
     with pytest.raises(ValueError, match=r"\(4, 5\), the solution's \(4, 3\)"):
         compare(path, short)
     with pytest.raises(ValueError, match=r"shapes \(4, 6, 6\) and \(3, 3\)"):

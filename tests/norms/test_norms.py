@@ -9,6 +9,7 @@ import pytest
 from attsvm.norms import (
     Entrywise,
     LongestRow,
+    MaxNorm,
     Norm,
     RowWise,
     Schatten,
@@ -45,10 +46,11 @@ def test_the_dual_of_the_dual_is_the_norm(norm):
     np.testing.assert_allclose(norm.dual.dual.value(W), norm.value(W), rtol=ROUNDING)
 
 
-@every_norm
-def test_hoelder_is_an_equality_at_the_steepest_direction(norm):
-    G = matrices(1)
-    np.testing.assert_allclose(inner(G, norm.steepest(G)), norm.dual.value(G), rtol=ROUNDING)
+@pytest.mark.parametrize("norm", [*ALL_NORMS, MaxNorm(), MaxNorm().dual], ids=repr)
+def test_nothing_has_no_length(norm):
+    for shape in ((0, 2), (2, 0), (0, 0), (3, 0, 2), (0, 2, 2)):
+        np.testing.assert_array_equal(norm.value(np.zeros(shape)), np.zeros(shape[:-2]))
+    assert norm.value(np.eye(2)) > 0
 
 
 @every_norm

@@ -56,6 +56,17 @@ def test_the_solution_is_in_its_cones_and_a_random_weight_is_not():
     assert not in_margin_cone(other, solution, 0.5)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+def test_the_length_of_a_weight_does_not_move_it_out_of_a_cone_nor_into_it(scale):
+    tokens, v = datasets.sphere(3, 4, 6, seed=1)
+    solution = max_margin(tokens, best_tokens(tokens, v))
+    along, away = scale * solution.W, scale * np.random.default_rng(0).standard_normal((6, 6))
+    assert in_cone(along, solution, width=1e-6) and in_margin_cone(along, solution, 0.99)
+    assert not in_cone(away, solution, width=0.1) and not in_margin_cone(away, solution, 0.5)
+    assert not in_cone(0 * along, solution, width=0.1) and not in_margin_cone(0 * along, solution, 0.5)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e5])
 def test_the_margin_cone_honours_the_margins_that_the_solution_requires(scale):
     tokens, v = datasets.sphere(3, 4, 6, seed=1)

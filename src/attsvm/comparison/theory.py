@@ -382,5 +382,7 @@ def _nearest(weight: Any, rule: Any) -> str:
             return f"FullWeight with the same steps → {Entrywise(rule.p)}"
         if isinstance(weight, Diagonal) and weight.depth > 2:
             return f"on the factors {_implied_norm(weight, frobenius).words}"
-        return f"{type(weight).__name__} with gd → {'nuclear' if isinstance(weight, KeyQuery) else 'l1'}"
+        return (
+            "KeyQuery with gd → nuclear" if isinstance(weight, KeyQuery) else "DiagonalKeyQuery with gd → l1"
+        )
     return NEAREST

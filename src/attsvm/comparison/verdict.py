@@ -142,7 +142,7 @@ def compare(
     if not (is_finite(tolerance) and 0 <= tolerance < 1):
         raise ValueError(f"tolerance is {describe(tolerance)}. Pass a number from 0 to 1, such as 0.01.")
     _check(path, solution)
-    ratio = margin_ratio(path, solution)
+    ratio = _ratio(path, solution)
     ties = _tie_error(path, solution)
     attention = path.least_attention(solution.selected)
     halfway = np.searchsorted(path.index, path.index[-1] / 2)
@@ -188,11 +188,20 @@ def compare(
 def margin_ratio(path: Path, solution: Solution) -> Float:
     """Least margin of W/N(W) relative to the best possible at every record (k,), with runs (runs, k).
 
-    The solution is of the path's tokens or of fewer of them: its mask may leave out tokens.
-    The ratio is zero where W is zero, negative where a selected token loses, and NaN where the solution's
-    mask leaves no token to win over.
+    The solution is of the path's tokens or of fewer of them: its mask may leave out tokens. A soft margin is
+    refused, as its W does not have the best margin. The ratio is zero where W is zero, negative where a
+    selected token loses, and NaN where the solution's mask leaves no token to win over.
     """
     _check(path, solution, masked=True)
+    if solution.slack is not None:
+        raise ValueError(
+            "the solution has a soft margin, and its W not the best margin. "
+            "Pass a hard one: max_margin(path.tokens, path.selected)."
+        )
+    return _ratio(path, solution)
+
+
+def _ratio(path: Path, solution: Solution) -> Float:
     counted = solution.constraints.bound > 0
     required = np.where(counted, solution.required[..., None], 1.0)
 

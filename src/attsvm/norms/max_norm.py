@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -227,7 +228,7 @@ def of_each(function: Callable[[Float], Any], W: Any, matrices: bool = False) ->
     array = _matrix(W)
     shape = array.shape[-2:] if matrices else ()
     undefined = np.full(shape, np.nan)
-    stack = array.reshape(-1, *array.shape[-2:])
+    stack = array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:])
     results = [function(M) if np.isfinite(M).all() else undefined for M in stack]
     out = np.reshape(results, (*array.shape[:-2], *shape))
     return out.reshape(np.shape(W)) if matrices else out

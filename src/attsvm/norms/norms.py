@@ -293,7 +293,7 @@ def _library(array: Any) -> tuple[Any, Any]:
 def _flatten(W: Any) -> tuple[Any, Any, tuple[int, ...]]:
     xp, array = _library(W)
     shape = tuple(array.shape)
-    return xp, xp.reshape(array, shape if len(shape) <= 1 else (*shape[:-2], -1)), shape
+    return xp, xp.reshape(array, shape if len(shape) <= 1 else (*shape[:-2], shape[-2] * shape[-1])), shape
 
 
 def _matrix(W: Any) -> tuple[Any, Any, tuple[int, ...]]:
@@ -304,14 +304,14 @@ def _matrix(W: Any) -> tuple[Any, Any, tuple[int, ...]]:
 
 def _unit_scale(xp: Any, M: Any) -> tuple[Any, Any]:
     """M over its largest entry, and that entry: without it powers of 1e±150 would over- or underflow."""
-    largest = xp.max(xp.abs(M), axis=(-2, -1), keepdims=True)
+    largest = xp.max(xp.abs(M), axis=(-2, -1), keepdims=True, initial=0)
     safe = xp.where(largest > 0, largest, xp.ones_like(largest))
     return M / safe, safe
 
 
 def _relative(xp: Any, x: Any, axis: int) -> tuple[Any, Any]:
     size = xp.abs(x)
-    largest = xp.max(size, axis=axis, keepdims=True)
+    largest = xp.max(size, axis=axis, keepdims=True, initial=0)  # of nothing, too
     return size / xp.where(largest > 0, largest, xp.ones_like(largest)), largest
 
 

@@ -74,9 +74,8 @@ def leakage_cost(
 
 def in_cone(W: Float, solution: Solution, width: float, radius: float = 0.0) -> Any:
     """Whether W is in the cone around the solution: cosine ≥ 1 − width and ‖W‖_F ≥ radius."""
-    size = frobenius.value(W)
-    cosine = (W * solution.W).sum((-2, -1)) / (size * frobenius.value(solution.W))
-    return (cosine >= 1 - width) & (size >= radius)
+    cosine = (_unit(W) * _unit(solution.W)).sum((-2, -1))
+    return (cosine >= 1 - width) & (frobenius.value(W) >= radius)
 
 
 def in_margin_cone(W: Float, solution: Solution, fraction: float) -> Any:
@@ -85,10 +84,16 @@ def in_margin_cone(W: Float, solution: Solution, fraction: float) -> Any:
     The solution's margins are its required ones over ‖W‖_F, one by default.
     """
     rows = solution.constraints
-    margins = rows.token_margins(W) / frobenius.value(W)[..., None, None]
+    margins = rows.token_margins(_unit(W))
     rounding = TOLERANCE * rows.units.required.max(-1, keepdims=True)  # a margin of zero may come out below
     bound = (fraction * solution.required - rounding) / frobenius.value(solution.W)[..., None]
     return ((margins >= bound[..., None]) | ~rows.separating).all((-2, -1))
+
+
+def _unit(W: Float) -> Float:
+    """W/‖W‖_F, zero where W is: products of such weights do not overflow."""
+    size = np.asarray(frobenius.value(W))[..., None, None]
+    return np.asarray(W / np.where(size > 0, size, 1.0))
 
 
 def _label_margin(tokens: Tokens, attention: Float, norm: Norm | str) -> float:
