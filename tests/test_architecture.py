@@ -418,6 +418,35 @@ def test_engines_see_rows_and_routes_the_program(folder):
     assert not knows_the_program("from attsvm.program.constraints import unit")
 
 
+# ---------------------------------------------------------------------- files that stay open
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def left_open(source):
+    """Lines that read a file and leave its closing to the garbage collector: during another test, say."""
+    nodes = every_node(source)
+    closed = {id(item.context_expr) for node in nodes if isinstance(node, ast.With) for item in node.items}
+    for node in nodes:
+        if isinstance(node, ast.Call) and dotted(node.func) in ("np.load", "numpy.load", "open"):
+            is_map = any(option.arg == "mmap_mode" for option in node.keywords)
+            if id(node) not in closed and not is_map:
+                yield node.lineno
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "lab"])
+def test_no_file_is_left_to_the_garbage_collector(folder):
+    sources = {str(path): path.read_text(encoding="utf8") for path in (REPOSITORY / folder).rglob("*.py")}
+    assert sources
+    assert not {path: lines for path, text in sources.items() if (lines := list(left_open(text)))}
+
+
+def test_the_search_for_open_files_can_fail():
+    assert list(left_open("x = 1\nv = np.load(file)['v']")) == [2]
+    assert list(left_open("with open(a) as f, np.load(f) as g:\n    json.load(open(b))")) == [2]
+    assert not list(left_open("with np.load(f) as g:\n    h = np.load(f, mmap_mode='r')"))
+
+
 # ---------------------------------------------------------------------- what is loaded
 
 

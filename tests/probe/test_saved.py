@@ -171,15 +171,15 @@ def test_numbers_that_are_none_are_refused(kernels, tmp_path, name, value):
 
 
 @pytest.mark.parametrize("damage", BYTES, ids=lambda damage: damage.__name__)
-def test_a_damaged_probe_is_read_or_refused_in_words(three, tmp_path, damage):
+def test_a_damaged_probe_is_the_same_probe_or_refused_in_words(three, X, tmp_path, damage):
     from attsvm.probe import AttentionProbe
 
-    file, refused = three.save(tmp_path / "probe"), 0
+    file, refused, scores = three.save(tmp_path / "probe"), 0, three.decision_function(X)
     whole = file.read_bytes()
     for seed in range(40):
         file.write_bytes(damage(np.random.default_rng(seed), whole))
         try:
-            repr(AttentionProbe.load(file))
+            assert np.array_equal(AttentionProbe.load(file).decision_function(X), scores)
         except BadFile as error:
             assert str(error).startswith(str(file)) and "\n" not in str(error)
             refused += 1

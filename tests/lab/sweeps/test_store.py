@@ -46,6 +46,23 @@ def test_a_damaged_file_counts_as_missing(tmp_path, damage):
     assert Store(tmp_path, {"a"}).has("a", range(3))
 
 
+def test_a_flipped_bit_anywhere_leaves_the_same_rows_or_none(tmp_path):
+    columns = {"x": np.arange(3) / 7, "kind": np.array(["local", "global", "local"]), "lr": [None, 1.0, None]}
+    Store(tmp_path, {"a"}).add([Piece("a", 0, 3, {k: np.array(column) for k, column in columns.items()})])
+    (file,) = (tmp_path / "batches").glob("*.parquet")
+    whole, rng, missing = file.read_bytes(), np.random.default_rng(0), 0
+    rows = str(Store(tmp_path, {"a"}).rows("a", range(3)))
+    for bit in rng.choice(8 * len(whole), 400, replace=False):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(data)
+        store = Store(tmp_path, {"a"}, list(columns))
+        if store.has("a", range(3)):
+            assert str(store.rows("a", range(3))) == rows
+        missing += not store.has("a", range(3))
+    assert 100 < missing < 400
+
+
 @pytest.mark.parametrize(
     "told", ["5", "null", "[]", '["a"]', '[["a", 0, 2]]', '[["a", "0", 3]]', '[["b", 0, 3]]']
 )

@@ -87,8 +87,8 @@ def reviews(queries: bool = False) -> tuple[att.Tokens, Float]:
     queries: [CLS] is the query, and keys and queries have coordinates in orthonormal bases of their spans.
     Frobenius and nuclear norms and the descent of W and of (K, Q) do not change, and W is smaller.
     """
-    with files("attsvm_lab.figures.ours").joinpath("review_tokens.npz").open("rb") as opened:
-        file = np.load(opened)
+    packed = files("attsvm_lab.figures.ours").joinpath("review_tokens.npz")
+    with packed.open("rb") as opened, np.load(opened) as file:
         states, lengths, labels, head = (file[name] for name in ("states", "lengths", "labels", "head"))
     states, v = states.astype(float), head.astype(float)
     states /= np.linalg.norm(states, axis=1).mean()
