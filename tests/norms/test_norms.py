@@ -54,6 +54,12 @@ def test_nothing_has_no_length(norm):
 
 
 @every_norm
+def test_hoelder_is_an_equality_at_the_steepest_direction(norm):
+    G = matrices(1)
+    np.testing.assert_allclose(inner(G, norm.steepest(G)), norm.dual.value(G), rtol=ROUNDING)
+
+
+@every_norm
 def test_hoelder_is_strict_at_the_steepest_direction_of_another_norm(norm):
     G = matrices(1)
     other = Entrywise(1.3) if isinstance(norm, Schatten) else Schatten(1.3)
