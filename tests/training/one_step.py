@@ -55,12 +55,18 @@ OPTIMIZERS = {
     "l1": att.steepest(att.l1, RATE),
     "l3, momentum, decay": att.steepest(att.Entrywise(3), RATE, momentum=0.9, decay=0.2),
     "spectral": att.steepest(att.spectral, RATE),
+    "schatten 3": att.steepest(att.Schatten(3), RATE),
+    "longest row": att.steepest(att.norms.LongestRow(), RATE),
+    "a norm for each factor": att.steepest((att.linf, att.spectral), RATE),
+    "compositional": att.compositional(RATE, ridge=0.2),
     "mirror": att.mirror(1.5, RATE),
     "mirror, true length": att.mirror(3, RATE, normalised=False),
     "adam": att.adam(RATE),
     "polyak": att.polyak(),
     "optax": optax.sgd(RATE),
 }
+OF_MATRICES = ("spectral", "schatten 3", "longest row", "a norm for each factor", "compositional")
+PAIRS = ("key-query", "key-query of rank 1", "diagonal key-query")
 ROUTES = ("memory", "blocks", "stream", "mini-batch", "kernel")
 
 
@@ -113,7 +119,7 @@ def consistent(case: Case) -> Case:
         case = replace(case, data_runs=False)
     if case.route == "kernel":
         case = replace(case, weight="full", head="linear", n=min(case.n, 9), T=min(case.T, 33))
-        if case.optimizer in ("l1", "spectral", "adam", "optax"):
+        if case.optimizer in ("l1", "adam", "optax", *OF_MATRICES):
             case = replace(case, optimizer="frobenius")
         several = False
     if case.route == "mini-batch" and case.n == 1:
@@ -128,9 +134,11 @@ def consistent(case: Case) -> Case:
         case = replace(case, loss="correlation", values=True)
     if case.loss == "log" and (case.head != "linear" or case.optimizer == "polyak"):
         case = replace(case, loss="exponential")
-    if case.optimizer == "spectral" and case.weight != "full":
-        case = replace(case, optimizer="linf")
-    if case.optimizer == "polyak" and case.head != "linear":
+    if case.optimizer == "compositional" and case.weight not in ("key-query", "key-query of rank 1"):
+        case = replace(case, optimizer="longest row")
+    if case.optimizer == "a norm for each factor" and case.weight not in PAIRS:
+        case = replace(case, optimizer="spectral")
+    if case.optimizer == "polyak" and case.head not in ("linear", "squared error"):
         case = replace(case, optimizer="mirror")
     return case
 
@@ -258,6 +266,9 @@ def gradients(case: Case, tokens: att.Tokens, head: Any, params: Any) -> tuple[A
 
 def first_step(case: Case, params: Any, grads: Any, excess: float) -> dict[str, Any]:
     """The parameters after the first step of the optimizer, where it takes these arrays as one."""
+    if case.optimizer in OF_MATRICES:
+        units = directions_of_matrices(case, params, grads)
+        return {name: x - RATE * units[name] for name, x in params.items()}
     g = np.concatenate([x.ravel() for x in grads.values()])
     w = np.concatenate([x.ravel() for x in params.values()])
     size = np.linalg.norm(g)
@@ -275,10 +286,6 @@ def first_step(case: Case, params: Any, grads: Any, excess: float) -> dict[str, 
     elif case.optimizer == "l3, momentum, decay":
         root = np.sign(g) * np.abs(g) ** 0.5  # q = 3/2, whose steepest direction is |g|^(q − 1)
         new = w - RATE * (root / ((np.abs(root) ** 3).sum() ** (1 / 3) if size > 0 else 1) + 0.2 * w)
-    elif case.optimizer == "spectral":
-        ((U, sigma, Vt),) = (np.linalg.svd(x, full_matrices=False) for x in grads.values())
-        rank = (sigma > 1e-9 * max(sigma[0], 1e-300)).sum()
-        new = w - RATE * (U[:, :rank] @ Vt[:rank]).ravel()
     elif case.optimizer == "mirror":
         dual = np.sign(w) * np.abs(w) ** 0.5 - RATE * g / ((np.abs(g) ** 3).sum() ** (1 / 3) or 1)
         new = np.sign(dual) * dual**2
@@ -291,11 +298,78 @@ def first_step(case: Case, params: Any, grads: Any, excess: float) -> dict[str, 
     return {name: part.reshape(x.shape) for (name, x), part in zip(params.items(), parts, strict=True)}
 
 
+def directions_of_matrices(case: Case, params: Any, grads: Any) -> dict[str, Any]:
+    """Steepest directions of matrices: all blocks of heads and factors are one block-diagonal matrix."""
+    if case.optimizer == "a norm for each factor":
+        first, second = grads
+        return {
+            first: np.sign(grads[first]),
+            second: polar([_as_matrix(grads[second])])[0].reshape(grads[second].shape),
+        }
+    if case.optimizer == "compositional":
+        return {
+            name: 0.5 * polar([grads[name] @ inverse])[0] @ inverse
+            for name, other in (("K", params["Q"]), ("Q", params["K"]))
+            for inverse in [inverse_root(other.T @ other + 0.2 * np.eye(other.shape[1]))]
+        }
+    weight = WEIGHTS[case.weight]
+    laid = getattr(weight, "norm", "") if next(iter(grads.values())).ndim > _axes(weight) else ""
+    blocks = []  # with their places
+    for x in grads.values():
+        if laid == "joint":
+            blocks += [_as_matrix(one) for one in x]
+        else:
+            blocks.append(_as_matrix(np.concatenate(list(x), -1) if laid == "concatenated" else x))
+    if case.optimizer == "longest row":
+        lengths = [np.linalg.norm(block, axis=1, keepdims=True) for block in blocks]
+        units = [block / np.where(size > 0, size, 1) for block, size in zip(blocks, lengths, strict=True)]
+    else:
+        units = polar(blocks, power=0.0 if case.optimizer == "spectral" else 0.5)
+    out, rest = {}, iter(units)
+    for name, x in grads.items():
+        if laid == "joint":
+            out[name] = np.stack([next(rest).reshape(one.shape) for one in x])
+        elif laid == "concatenated":
+            out[name] = np.stack(np.split(next(rest), len(x), axis=1)).reshape(x.shape)
+        else:
+            out[name] = next(rest).reshape(x.shape)
+    return out
+
+
+def polar(blocks: list[Any], power: float = 0.0) -> list[Any]:
+    """U σ^power Vᵀ of every block over the Schatten norm of all, of which that is steepest; σ = 0 stays."""
+    parts = [np.linalg.svd(block, full_matrices=False) for block in blocks]
+    largest = max((sigma.max() for _, sigma, _ in parts), default=0.0)
+    if largest == 0:
+        return [np.zeros(block.shape) for block in blocks]
+    raised = [
+        np.where(sigma > 1e-12 * largest, sigma / largest, 0) ** power * (sigma > 1e-12 * largest)
+        for _, sigma, _ in parts
+    ]
+    size = (np.concatenate(raised) ** 3).sum() ** (1 / 3) if power else 1.0
+    return [(U * (s / size)) @ Vt for (U, _, Vt), s in zip(parts, raised, strict=True)]
+
+
+def inverse_root(C: Any) -> Any:
+    values, vectors = np.linalg.eigh(C)
+    return (vectors / np.sqrt(values)) @ vectors.T
+
+
+def _as_matrix(x: Any) -> Any:
+    return x[:, None] if x.ndim == 1 else x
+
+
+def _axes(weight: Any) -> int:
+    """Axes of a parameter of one head."""
+    return 1 if isinstance(weight, Diagonal) else 2
+
+
 def expected(case: Case, tokens: att.Tokens, head: Any, params: Any) -> tuple[Any, Any]:
     """W (H, d, e) and v after one step of one run."""
     weight = WEIGHTS[case.weight]
     grads, of_v, loss = gradients(case, tokens, head, params)
-    excess = loss - best_loss(case, tokens, head.v) if case.optimizer == "polyak" else 0.0
+    squared = case.head == "squared error"  # whose best loss is zero
+    excess = loss if squared or case.optimizer != "polyak" else loss - best_loss(case, tokens, head.v)
     each = [(name,) for name in params] if getattr(weight, "separate", False) else [tuple(params)]
     new: dict[str, Any] = {}
     for names in each:

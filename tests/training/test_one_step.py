@@ -37,20 +37,22 @@ CASES = [
     Case("diagonal", "quadratic", d=1, e=1, T=65, n=2, runs=1, optimizer="linf"),
     Case("diagonal of depth 3", "trained", "exponential", "gd", d=1, e=1, T=2, n=9, runs=9),
     Case("two heads apart", d=1, e=2, T=3, n=2, optimizer="frobenius"),
-    Case("two key-queries", "trained", d=1, e=1, T=2, n=2, runs=2, data_runs=True, seed=3),
+    Case(
+        "two key-queries", "trained", "logistic", "schatten 3", d=1, e=1, T=2, runs=2, data_runs=True, seed=3
+    ),
     Case("full", "log-odds", d=1, e=1, T=3, n=9, runs=8, optimizer="l1"),
     Case("full", "squared error", "correlation", "optax", d=1, e=1, T=3, n=2, values=True),
     Case("full", "linear", "log", "spectral", d=1, e=2, T=3, n=2, values=False),
     Case("full", "linear", "logistic", "polyak", d=1, e=1, T=3, n=2, values=False),
     Case("full", "quadratic", "logistic", "l3, momentum, decay", "blocks", d=1, e=1, T=3, n=9),
-    Case("key-query of rank 1", "trained", "logistic", "gd", "stream", d=1, e=2, T=3, n=9, seed=1),
+    Case("key-query of rank 1", "trained", "logistic", "compositional", "stream", d=1, e=2, n=9, seed=1),
     Case("full", "linear", "logistic", "mirror, true length", "mini-batch", d=1, e=1, T=3, n=9),
     Case("full", "linear", "logistic", "frobenius", "kernel", d=1, e=1, T=3, n=9, runs=2),
     Case("diagonal key-query", "linear", "logistic", "gd", d=2, e=2, T=1, n=1, runs=33),
     Case("two heads", "trained", "correlation", "mirror", "mini-batch", d=3, e=1, T=2, n=17, mask=True),
     Case("diagonal", "log-odds", "exponential", "adam", "blocks", d=3, e=3, T=3, n=2),
-    Case("full", "relu", "logistic", "l1", "stream", d=3, e=3, T=2, n=9, mask=True),
-    Case("key-query", "squared error", "correlation", "linf", d=3, e=2, T=1, n=2, runs=9),
+    Case("full", "relu", "logistic", "longest row", "stream", d=3, e=3, T=2, n=9, mask=True),
+    Case("key-query", "squared error", "correlation", "a norm for each factor", d=3, e=2, n=2, runs=9),
 ]
 
 
