@@ -154,3 +154,32 @@ def test_the_share_of_the_growing_mode_has_its_differential_inequality():
         violations["without the perturbation"] += slope < bound - ROUNDING
     assert violations["proven"] == 0
     assert violations["without the perturbation"] > 20
+
+
+def spare_block(p, steps=5_000, time=25.0):
+    """Size after a time, and h at all times, of a spare block that begins almost against its pull."""
+    rng = np.random.default_rng(2)
+    pull = np.linalg.qr(rng.standard_normal((3, 3)))[0] @ np.diag([0.3, 0.2, 0.1])
+    of_K = 1e-3 * rng.standard_normal((3, 3))
+    of_Q = -5 * pull.T @ of_K + 1e-5 * rng.standard_normal((3, 3))
+
+    def steepest(gradient):
+        u, values, rows = np.linalg.svd(gradient)
+        return u @ np.diag(values ** (1 / (p - 1))) @ rows
+
+    step, products = time / steps, []
+    for _ in range(steps):
+        products.append((pull * (of_K @ of_Q.T)).sum())
+        of_K, of_Q = (
+            of_K + step * (steepest(pull @ of_Q) - of_K),
+            of_Q + step * (steepest(pull.T @ of_K) - of_Q),
+        )
+    return np.linalg.norm(of_K), np.array(products)
+
+
+def test_a_spare_block_leaves_even_against_a_weak_pull_for_p_above_two_only():
+    size, products = spare_block(3.0)
+    assert products[0] < 0 < products[-1]
+    assert (np.diff(products) > -1e-16).all()
+    assert size > 0.1
+    assert spare_block(2.0)[0] < 1e-10
