@@ -200,6 +200,38 @@ def pooled_while_running(steps):
     return pooled
 
 
+def pooled_by_a_stream(steps):
+    """As a probe reads a growing sequence, in float64 on the host."""
+
+    def pooled(gap, _):
+        from attsvm.probe.fitting.attention import Weights, extend_stream, start_stream
+
+        weights = Weights(np.array([[1.0], [0.0]]) * gap, np.eye(2)[:, None], np.zeros(2))
+        state, first = start_stream(weights), 0
+        for count in steps:
+            piece, first = KEYS[first : first + count], first + count
+            state, scores = extend_stream(state, piece, weights, np.zeros(2))
+        return scores
+
+    return pooled
+
+
+def pooled_by_a_module(steps):
+    """The same by the module of a probe, in float64."""
+
+    def pooled(gap, _):
+        torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
+        from attsvm.torch.probe import Probe
+
+        probe = Probe(np.array([[gap], [0.0]]), np.eye(2)[:, None], np.zeros(2), np.zeros(2)).double()
+        state = probe.start()
+        for piece in torch.tensor(KEYS)[None].split(steps, 1):
+            state, scores = probe.step(state, piece)
+        return scores[0].detach().numpy()
+
+    return pooled
+
+
 def naive_pooled(gap, _):
     with np.errstate(over="ignore", invalid="ignore"):
         return np.exp(logits_at(gap)) @ KEYS / np.exp(logits_at(gap)).sum()
@@ -213,6 +245,10 @@ POOLED = {
     "running, one token at a time": pooled_while_running([1, 1, 1, 1]),
     "running, three tokens and one": pooled_while_running([3, 1]),
     "running, two and two": pooled_while_running([2, 2]),
+    "stream of a probe, one token at a time": pooled_by_a_stream([1, 1, 1, 1]),
+    "stream of a probe, two and two": pooled_by_a_stream([2, 2]),
+    "module of a probe, one token at a time": pooled_by_a_module([1, 1, 1, 1]),
+    "module of a probe, two and two": pooled_by_a_module([2, 2]),
     "page": lambda gap, request: of_page(gap, request)[2],
 }
 

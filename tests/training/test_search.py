@@ -102,8 +102,8 @@ def test_without_fresh_starts_the_branch_from_the_first_radius_is_all_there_is(m
 def test_starts_that_follow_one_branch_are_not_said_to_agree():
     def answer(*rank):
         nothing = np.zeros((1, 3), bool)
-        found = dict.fromkeys(search.Answer._fields, nothing)
-        return search.Answer(**found | {"rank": np.array([rank]), "head": Linear(nothing), "params": {}})
+        found = dict.fromkeys(search.Endpoint._fields, nothing)
+        return search.Endpoint(**found | {"rank": np.array([rank]), "head": Linear(nothing), "params": {}})
 
     better, same = search.compared(answer(1.0, 1.0, 1.0), answer(0.0, 1.0, 2.0))
     assert (better.tolist(), same.tolist()) == ([[True, False, False]], [[True, False, False]])

@@ -155,7 +155,7 @@ def kkt_point(
     weights, backwards = _multipliers(path, v, loss, of_head)
     if of_head is not None:
         path = path.head(of_head)
-    point = _Point.of(path, steps, getattr(weight, "weight", weight))
+    point = _UnitFactors.of(path, steps, getattr(weight, "weight", weight))
     candidates = [(mean, _combined(path, point, mean)) for mean in _averages(weights)]
     share, best = max((_certified_share(path, point.norm, *pair), k) for k, pair in enumerate(candidates))
     multipliers, M = candidates[best]
@@ -185,7 +185,7 @@ def kkt_point(
     )
 
 
-class _Point(NamedTuple):
+class _UnitFactors(NamedTuple):
     """The last weight and its factors, of length one in their norms; p of each, and r of W."""
 
     W: Float
@@ -198,7 +198,7 @@ class _Point(NamedTuple):
     """Whether the factors are those of the run; of diagonals without its state they are the balanced ones."""
 
     @classmethod
-    def of(cls, path: Path, steps: Any, weight: Any) -> _Point:
+    def of(cls, path: Path, steps: Any, weight: Any) -> _UnitFactors:
         depth = getattr(weight, "depth", None)
         count = depth or (2 if path.K is not None and path.Q is not None else 1)
         norms = steps if isinstance(steps, tuple) else (steps,) * count
@@ -254,7 +254,7 @@ def _diagonals(path: Path, norms: tuple[Norm, ...], r: float) -> tuple[Float, ..
     return tuple(f / norm.value(f[:, None]) for f, norm in zip(factors, norms, strict=True))
 
 
-def _growth(point: _Point, pull: float) -> float:
+def _growth(point: _UnitFactors, pull: float) -> float:
     """N of the growth of W beside a stop with r = 1: Π (1 + N/p_i)^(1 − 1/p_i) = pull; NaN for other r."""
     powers = np.array([norm.p for norm in point.norms])
     if point.exponent != 1.0 or not np.all(np.isfinite(powers)) or point.factors is None:
@@ -327,7 +327,7 @@ def _averages(multipliers: Float) -> list[Float]:
     return [multipliers[-count:].mean(0) for count in counts]
 
 
-def _combined(path: Path, point: _Point, multipliers: Float) -> Float:
+def _combined(path: Path, point: _UnitFactors, multipliers: Float) -> Float:
     """M = Σ λ_it (x_iα − x_it) z_iᵀ, (d, e); of a diagonal, its diagonal."""
     tokens, first = path.tokens.in_memory(), path.selected.argmax(-1)
     coefficients = -multipliers
@@ -347,7 +347,7 @@ def _certified_share(path: Path, norm: Norm, multipliers: Float, M: Float) -> fl
     return max(0.0, float(least) * float(multipliers.sum()) / max(bound, TINY))
 
 
-def _conditions(point: _Point, M: Float) -> tuple[float, float]:
+def _conditions(point: _UnitFactors, M: Float) -> tuple[float, float]:
     """The alignment of the gradient with the parameters, and the balance of the factors."""
     if point.factors is None:
         W = point.W / point.norm.value(point.W)
@@ -376,7 +376,7 @@ def _gram_power(X: Float, power: float) -> Float:
     return np.asarray((rows.T * sizes ** (2 * power)) @ rows)
 
 
-def _spare_part(point: _Point, M: Float) -> tuple[int, float, float]:
+def _spare_part(point: _UnitFactors, M: Float) -> tuple[int, float, float]:
     """The rank of W, the pull ‖M_⊥‖/s (in the max-norm γ₂*(M) / ⟨M, W⟩), and how large W is where M pulls."""
     if point.diagonal:
         w, pulls = np.diagonal(point.W), np.diagonal(M)
@@ -399,7 +399,7 @@ def _spare_part(point: _Point, M: Float) -> tuple[int, float, float]:
     return rank, float(pulls[0]) / inside, _along(point, outwards[:, 0], along[0]) / float(sizes[rank - 1])
 
 
-def _along(point: _Point, u: Float, v: Float) -> float:
+def _along(point: _UnitFactors, u: Float, v: Float) -> float:
     """The part of W along u vᵀ, which grows; by the factors, where W itself has lost it in rounding."""
     if point.factors is None:
         return abs(float(u @ point.W @ v))
@@ -409,7 +409,7 @@ def _along(point: _Point, u: Float, v: Float) -> float:
     return float(np.linalg.norm(of_K) * np.linalg.norm(of_Q))
 
 
-def _spectra(path: Path, point: _Point) -> Float:
+def _spectra(path: Path, point: _UnitFactors) -> Float:
     """The singular values of W at every record (k, ·); of factors σ_i(K) σ_i(Q), which may be tiny."""
     if point.diagonal:
         return np.asarray(-np.sort(-np.abs(np.diagonal(path.W, axis1=-2, axis2=-1)), axis=-1))

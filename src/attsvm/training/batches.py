@@ -16,7 +16,7 @@ from attsvm._support.validation import as_integer, describe, is_integer
 from attsvm.training.data import Data
 from attsvm.training.init import seeds_of
 from attsvm.training.programs import where
-from attsvm.training.types import Steps
+from attsvm.training.types import AnyArray, Index, Steps
 
 ORDERS = ("shuffled", "replacement")
 
@@ -70,11 +70,11 @@ class BatchForm(NamedTuple):
 class Place(NamedTuple):
     """Counts of steps: those before the compiled call, and those before the current step."""
 
-    first: Any
-    now: Any
+    first: Index
+    now: Index
 
 
-def of_examples(batch: Any, n: int) -> Batches | None:
+def of_examples(batch: int | Batches | None, n: int) -> Batches | None:
     """The argument `batch` of train() as batches of n examples, None for all of them at every step."""
     if batch is None:
         return None
@@ -92,7 +92,7 @@ def seeds(batches: Batches | None, count: int | None) -> NDArray[np.uint64] | No
     return seed if count is None else np.ascontiguousarray(np.broadcast_to(seed, count))
 
 
-def drawn(form: BatchForm, seed: Any, order: Any, place: Any) -> tuple[Array, Array, Array | None]:
+def drawn(form: BatchForm, seed: AnyArray, order: AnyArray, place: Any) -> tuple[Array, Array, Array | None]:
     """The examples of a step (size,), the order (n,) of its epoch, and shares where the batch is not full.
 
     order: of the step before; the first step of a call computes it anew. Places behind the end of an epoch
@@ -119,7 +119,7 @@ def taken(data: Data, scores: Array | None, batch: Array, share: Array | None) -
     return data if share is None else data._replace(share=share.astype(data.queries.dtype)), scores
 
 
-def on_host(form: BatchForm, seed: Any, n: int, step: int) -> Steps:
+def on_host(form: BatchForm, seed: AnyArray, n: int, step: int) -> Steps:
     """The examples of a step, of one seed; at the end of an epoch fewer than `size`."""
     if form.replacement:
         return (_integers(seed, step, form.size, np) % np.uint64(n)).astype(np.int64)
@@ -129,7 +129,7 @@ def on_host(form: BatchForm, seed: Any, n: int, step: int) -> Steps:
     return order[begin : begin + form.size]
 
 
-def _integers(seed: Any, turn: Any, count: int, xp: Any = jnp) -> Any:
+def _integers(seed: AnyArray, turn: Index, count: int, xp: Any = jnp) -> AnyArray:
     """Random integers of 64 bits (count,): SplitMix64 of seed, turn and place (Steele, Lea, Flood 2014)."""
     odd = xp.uint64(0x9E3779B97F4A7C15)
     state = xp.asarray(seed).astype(xp.uint64).reshape(1)
@@ -137,7 +137,7 @@ def _integers(seed: Any, turn: Any, count: int, xp: Any = jnp) -> Any:
     return _mixed(state + xp.arange(count, dtype=xp.uint64) * odd, xp)
 
 
-def _mixed(x: Any, xp: Any) -> Any:
+def _mixed(x: AnyArray, xp: Any) -> AnyArray:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ (x >> xp.uint64(shift))) * xp.uint64(factor)
     return x ^ (x >> xp.uint64(31))

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from attsvm._support.xla_flags import jaxlib_release
+from attsvm.training.types import Config, Device, Options
 
 
 def wide_vectors() -> dict[str, int]:
@@ -25,11 +25,11 @@ def wide_vectors() -> dict[str, int]:
     return {"xla_cpu_prefer_vector_width": 512} if jaxlib_release() < (0, 13) else {}
 
 
-def local_devices() -> list[Any]:
+def local_devices() -> list[Device]:
     """Where JAX computes: the user's jax.default_device, or all devices. The first call starts JAX."""
     import jax
 
-    settings: Any = jax.config
+    settings: Config = jax.config
     default = settings.jax_default_device  # a device, the name of a platform, or None
     if isinstance(default, str):
         return jax.local_devices(backend=default)[:1]
@@ -53,7 +53,7 @@ def few_optimisations() -> Iterator[None]:
     """
     import jax
 
-    settings: Any = jax.config
+    settings: Config = jax.config
     with _haste:
         _before.append(_before[0] if _before else settings.read("jax_disable_most_optimizations"))
         settings.update("jax_disable_most_optimizations", True)
@@ -80,7 +80,7 @@ def kept_programs() -> Iterator[None]:
     import jax
     from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-    settings: Any = jax.config
+    settings: Config = jax.config
     folder = program_folder()
     theirs = settings.jax_compilation_cache_dir or not settings.jax_enable_compilation_cache
     if theirs or folder is None:
@@ -141,6 +141,6 @@ def _trim(folder: Path) -> None:
             size -= file_size
 
 
-def _set(settings: Any, values: dict[str, Any]) -> None:
+def _set(settings: Config, values: Options) -> None:
     for name, value in values.items():
         settings.update(name, value)

@@ -18,7 +18,7 @@ from attsvm.data.equal_keys import AT_ONCE, equal_rows
 from attsvm.data.tokens import Tokens
 from attsvm.numbers.stored import Stored
 from attsvm.training.prediction_heads import Head, Linear
-from attsvm.training.types import Flags, Floats
+from attsvm.training.types import AnyArray, Flags, Floats
 
 
 class Data(NamedTuple):
@@ -45,7 +45,7 @@ def of_examples(tokens: Tokens, examples: slice | Floats) -> Data:
     Stored numbers as they are stored, bfloat16 as bits (`widened`).
     """
 
-    def rows(array: Any) -> Any:
+    def rows(array: AnyArray) -> AnyArray:
         if isinstance(array, Stored):
             return array.raw(examples)
         every = isinstance(examples, slice) and examples == slice(0, tokens.n)
@@ -53,8 +53,8 @@ def of_examples(tokens: Tokens, examples: slice | Floats) -> Data:
 
     mask = None if tokens.mask.all() else tokens.mask[..., examples, :]
     values = None if tokens.values is tokens.keys else rows(tokens.values)
-    queries: Any = tokens.queries[..., examples, :]
-    labels: Any = tokens.labels[..., examples]
+    queries: AnyArray = tokens.queries[..., examples, :]
+    labels: AnyArray = tokens.labels[..., examples]
     return Data(rows(tokens.keys), queries, labels, mask, values)  # type: ignore[arg-type]
 
 
@@ -103,7 +103,7 @@ def equal_values(tokens: Tokens) -> NDArray[np.int32] | None:
     )
 
 
-def linear_scores(values: Any, labels: Any, mask: Any, v: Any) -> Floats:
+def linear_scores(values: AnyArray, labels: AnyArray, mask: AnyArray, v: AnyArray) -> Floats:
     """γ_t = Y vᵀ value_t, (n, T) behind the runs and heads of v (…, c); those that tie are the same number.
 
     Scores tie where their difference may be rounding; with a single entry of v no sum is rounded. values (n,
@@ -135,7 +135,7 @@ def _products(values: Floats, v: Floats) -> Floats:
     return np.ascontiguousarray(np.moveaxis(products, -1, 0)).reshape(*v.shape[:-1], *values.shape[:2])
 
 
-def _near(scores: Floats, doubt: Any, mask: Any) -> tuple[Floats, Flags]:
+def _near(scores: Floats, doubt: AnyArray, mask: AnyArray) -> tuple[Floats, Flags]:
     """The order of the scores (…, T), and which of them are no farther than the doubt from the one before."""
     order = np.argsort(np.where(mask, scores, np.inf), axis=-1, kind="stable")
     ordered = np.take_along_axis(scores, order, -1)
@@ -146,7 +146,7 @@ def _near(scores: Floats, doubt: Any, mask: Any) -> tuple[Floats, Flags]:
     return order, near
 
 
-def _snapped(scores: Floats, doubt: Any, mask: Any) -> Floats:
+def _snapped(scores: Floats, doubt: AnyArray, mask: AnyArray) -> Floats:
     """Scores, where each chain of neighbours closer than their doubt takes the lowest score of the chain."""
     order, near = _near(scores, doubt, mask)
     begin = np.maximum.accumulate(np.where(near, 0, np.arange(order.shape[-1])), axis=-1)

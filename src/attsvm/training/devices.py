@@ -18,7 +18,7 @@ from attsvm.training.plan import Model, Plan, State
 from attsvm.training.prediction_heads import Head
 from attsvm.training.runs import FEWEST
 from attsvm.training.schedules import Rates
-from attsvm.training.types import Tree
+from attsvm.training.types import AnyArray, Config, Device, Tree
 from attsvm.training.weights import Params
 
 _SPEC: Any = PartitionSpec
@@ -36,14 +36,14 @@ class Chunk:
     """
 
     data: Data
-    scores: Any
+    scores: AnyArray
     state: State
-    runs: Any = None
+    runs: AnyArray = None
 
     def plan(self, plan: Plan) -> Plan:
         """The plan with the numbers of these runs, where numbers are given per run."""
 
-        def cut(x: Any) -> Any:
+        def cut(x: AnyArray) -> AnyArray:
             return x[self.runs] if not isinstance(x, Rates) and np.ndim(x) else x
 
         return jax.tree.map(cut, plan, is_leaf=lambda x: isinstance(x, Rates))
@@ -52,7 +52,7 @@ class Chunk:
 def initial_state(plan: Plan, params: Params, head: Head, seed: Array | None = None) -> State:
     """The state before the first step: a few arrays of zeros, made without a program."""
 
-    def memories(params: Params, head: Head) -> tuple[Any, Any]:
+    def memories(params: Params, head: Head) -> tuple[Tree, Tree]:
         return plan.rule.init(params), None if plan.head_rule is None else plan.head_rule.init(head)
 
     runs = next(iter(params.values())).shape[:1] if plan.model.runs else ()
@@ -68,14 +68,14 @@ def sharing(model: Model, data: Data, start: Tree, count: int | None) -> Share:
     """
     arrays = (data, start) if model.data_runs else start
     size = sum(x.nbytes for x in jax.tree.leaves(arrays))
-    settings: Any = jax.config
+    settings: Config = jax.config
     return replace(
         Share.of(local_devices(), count, size, model.runs_last), device=settings.jax_default_device
     )
 
 
 def chunks_of(
-    share: Share, plan: Plan, data: Data, scores: Any, start: Tree, saved: State | None = None
+    share: Share, plan: Plan, data: Data, scores: AnyArray, start: Tree, saved: State | None = None
 ) -> list[Chunk]:
     """The runs in chunks of equal size, ready for the first step; the last run fills up the last chunk.
 
@@ -93,7 +93,7 @@ def chunks_of(
     return chunks
 
 
-def without_padding(tree: Tree, count: int | None, axis: int) -> Any:
+def without_padding(tree: Tree, count: int | None, axis: int) -> Tree:
     """Arrays of all chunks without the runs that fill up the last one."""
     if count is None:
         return tree
@@ -111,10 +111,10 @@ class Share:
     chunks: int
     size: int | None
     sharding: NamedSharding | None
-    device: Any = None
+    device: Device = None
 
     @classmethod
-    def of(cls, devices: list[Any], count: int | None, size: int, runs_last: bool) -> Share:
+    def of(cls, devices: list[Device], count: int | None, size: int, runs_last: bool) -> Share:
         if count is None:
             return cls(None, 1, None, None)
         if len(devices) > 1 and count >= 2 * len(devices):
@@ -128,21 +128,21 @@ class Share:
         runs = -(-runs // WHOLE) * WHOLE if runs_last and runs >= PADDED else runs
         return cls(count, -(-count // runs), runs, None)
 
-    def placed(self, tree: Tree, j: int) -> Any:
+    def placed(self, tree: Tree, j: int) -> Tree:
         """Chunk j of arrays with runs first."""
         return self.put(jax.tree.map(lambda x: self.cut(x, j), tree))
 
-    def put(self, tree: Tree) -> Any:
+    def put(self, tree: Tree) -> Tree:
         """Arrays of one chunk, runs first."""
         return jax.device_put(tree, self.sharding)
 
-    def everywhere(self, tree: Tree) -> Any:
+    def everywhere(self, tree: Tree) -> Tree:
         """Arrays that all runs share."""
         if self.sharding is None:
             return jax.device_put(tree)
         return jax.device_put(tree, NamedSharding(self.sharding.mesh, _SPEC()))
 
-    def cut(self, array: Any, j: int) -> Any:
+    def cut(self, array: AnyArray, j: int) -> AnyArray:
         if self.size is None:
             return array
         chunk = array[j * self.size : (j + 1) * self.size]

@@ -21,7 +21,7 @@ from attsvm.training.inputs import Inputs
 from attsvm.training.plan import Model, Outcome, Plan, Snapshot
 from attsvm.training.prediction_heads import Head, Linear, with_arrays
 from attsvm.training.segments import Segments
-from attsvm.training.types import Arrays, Floats, Steps, Tree
+from attsvm.training.types import Arrays, Config, Floats, Options, Steps, Tree
 from attsvm.training.weights import OURS, FullWeight
 
 SCHEDULED = 4096
@@ -126,7 +126,7 @@ def _side_by_side(function: Callable[[Chunk], Any], chunks: list[Chunk]) -> list
     if workers == 1:
         return [function(chunk) for chunk in chunks]
 
-    settings: Any = jax.config
+    settings: Config = jax.config
     device = settings.jax_default_device
 
     def in_thread(chunk: Chunk) -> Any:
@@ -137,7 +137,7 @@ def _side_by_side(function: Callable[[Chunk], Any], chunks: list[Chunk]) -> list
         return list(pool.map(in_thread, chunks))
 
 
-def _joined(trees: list[Tree], axis: int) -> Any:
+def _joined(trees: list[Tree], axis: int) -> Tree:
     """The arrays of all chunks along their runs axis."""
     if len(trees) == 1:
         return trees[0]
@@ -171,8 +171,8 @@ def _room(chunks: list[Chunk], records: int) -> int:
 class _Pending(NamedTuple):
     """The trained arrays of a call, on their way to the host, for every chunk; places: of the records."""
 
-    chunks: list[dict[str, Any]]
-    places: dict[str, Any]
+    chunks: list[Options]
+    places: Options
 
 
 class _Records:
@@ -255,7 +255,7 @@ class LazyLosses:
         data = share.placed(data, j) if model.data_runs else share.everywhere(data)
         (head, scores), axis = share.placed((self.head, scores), j), int(model.runs)
         trained_head = None if self.v is None else with_arrays(self.head, {"v": self.v})
-        params: Any = {"W": self.W}
+        params: Tree = {"W": self.W}
         records = jax.tree.map(lambda x: share.cut(x, j), Snapshot(params, trained_head))
         leaves = jax.tree.leaves(records)
         count = leaves[0].shape[axis]

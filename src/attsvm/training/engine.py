@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from attsvm.training.prediction_heads import Head
 from attsvm.training.programs import Program, where
 from attsvm.training.runs import fenced
 from attsvm.training.sums import Needed, Sums, added, over_examples
-from attsvm.training.types import Tree
+from attsvm.training.types import Function, Index, Tree
 from attsvm.training.weights import Params
 
 BLOCK = 32
@@ -33,7 +32,7 @@ HASTY = 1 << 19
 
 
 def _advance(
-    careful: bool, plan: Plan, data: Data, scores: Array | None, state: State, lengths: Any, count: Any
+    careful: bool, plan: Plan, data: Data, scores: Array | None, state: State, lengths: Index, count: Index
 ) -> tuple[State, Snapshot]:
     model = plan.model
     if model.batch is not None:  # one number per example, of every run
@@ -41,16 +40,18 @@ def _advance(
     data, scores, state = model.inside(data, count), model.to_last(scores), model.to_last(state)
     accepted = model.over_runs(lambda _, old, new: _accepted(plan, old, new), 2)
 
-    kernel: Any = fused.steps(_step, plan, data, scores) if model.fused and scores is not None else None
+    kernel: Function | None = (
+        fused.steps(_step, plan, data, scores) if model.fused and scores is not None else None
+    )
 
-    def step(k: Any, state: State) -> State:
+    def step(k: Index, state: State) -> State:
         if kernel is not None:  # the kernel of one step: the general loop rounds sums in another way
             new = kernel(state, k, 1)
         else:
             new = model.planned(_step, 2, plan.now(k))(data, state, scores)
         return accepted(data, state, new) if careful else new
 
-    repeated: Any = partial(_repeated, model.cpu, step)
+    repeated: Function = partial(_repeated, model.cpu, step)
     if kernel is not None and not careful:
         repeated = kernel
 
@@ -84,7 +85,7 @@ def _with_diverged(
     """The result of `advance`, with that of `advance_carefully` for the runs that diverged."""
     diverged = going & ~fast[0].going
 
-    def selected(axis: int) -> Any:
+    def selected(axis: int) -> Function:
         def of_leaf(quick: Array, slow: Array) -> Array:
             wide = diverged.reshape((1,) * axis + diverged.shape + (1,) * (quick.ndim - axis - diverged.ndim))
             return where(wide, slow, quick)
@@ -115,7 +116,7 @@ def compiled_quickly(data: Data, runs: int, chunks: int) -> AbstractContextManag
 
 
 def _observe(
-    model: Model, data: Data, scores: Array | None, fixed: Head, records: Snapshot, count: Any
+    model: Model, data: Data, scores: Array | None, fixed: Head, records: Snapshot, count: Index
 ) -> Record:
     """Loss and excess (k, (runs)) of the first `count` records ((runs,) k, …), which are weights W alone."""
     axis = int(model.runs)
@@ -127,7 +128,7 @@ def _observe(
     of_runs = model.over_runs(of_run, 3)
 
     @jax.jit  # traced once, for its shapes and for the loop
-    def losses(j: Any) -> Record:
+    def losses(j: Index) -> Record:
         at_record = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, j, axis, keepdims=False), records)
         head = fixed if at_record.head is None else at_record.head
         return of_runs(data, at_record.params["W"], head, scores)
@@ -139,11 +140,11 @@ def _observe(
 observe = Program(_observe, static=1)
 
 
-def _matrices(model: Model, params: Params, places: Any, count: Any) -> Array:
+def _matrices(model: Model, params: Params, places: Index, count: Index) -> Array:
     """W at the first `count` of the places of parameters (k, (runs), …), (k, (runs), d, e)."""
     of_runs = model.over_runs(lambda _, params: weights.matrix(model.weight, params, False), 1)
 
-    def at_place(j: Any) -> Array:
+    def at_place(j: Index) -> Array:
         return of_runs(
             None, jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, places[j], keepdims=False), params)
         )
@@ -184,7 +185,7 @@ sums_together = Program(_sums_together, static=1)
 def _stepped(plan: Plan, state: State, sums: Sums) -> State:
     """The state after one step, checked."""
 
-    def of_run(plan: Plan, _: Any, old: State, sums: Sums) -> State:
+    def of_run(plan: Plan, _: None, old: State, sums: Sums) -> State:
         return _accepted(plan, old, _updated(plan, old, sums))
 
     return plan.model.planned(of_run, 2, plan)(None, state, sums)
@@ -205,7 +206,7 @@ matrix = Program(_matrix, static=1)
 # ---------------------------------------------------------------------- one step
 
 
-def _repeated(cpu: bool, step: Any, state: State, begin: Array, length: Array) -> State:
+def _repeated(cpu: bool, step: Function, state: State, begin: Array, length: Array) -> State:
     """step(k, ·) for k = begin … begin + length − 1.
 
     On a GPU, a loop whose number of turns is not compiled in asks the host after every turn whether to go on.
@@ -214,18 +215,18 @@ def _repeated(cpu: bool, step: Any, state: State, begin: Array, length: Array) -
         return lax.fori_loop(0, length, lambda i, s: step(begin + i, s), state)
     blocks = length // BLOCK
 
-    def block(b: Any, state: State) -> State:
+    def block(b: Index, state: State) -> State:
         return lax.fori_loop(0, BLOCK, lambda i, s: step(begin + b * BLOCK + i, s), state)
 
     state = lax.fori_loop(0, blocks, block, state)
     return lax.fori_loop(blocks * BLOCK, length, lambda i, s: step(begin + i, s), state)
 
 
-def _empty(shapes: Tree, count: int) -> Any:
+def _empty(shapes: Tree, count: int) -> Tree:
     return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), shapes)
 
 
-def _put(stack: Tree, j: Array, tree: Tree) -> Any:
+def _put(stack: Tree, j: Array, tree: Tree) -> Tree:
     # stack.at[j].set(tree) would be a scatter, which is slower.
     return jax.tree.map(lambda x, new: lax.dynamic_update_index_in_dim(x, new, j, 0), stack, tree)
 
@@ -277,7 +278,7 @@ def _accepted(plan: Plan, old: State, new: State) -> State:
     return jax.tree.map(lambda new, old: new if new is old else where(accepted, new, old), new, stopped)
 
 
-def _all(test: Any, run_axes: int, *trees: Tree) -> Array:
+def _all(test: Function, run_axes: int, *trees: Tree) -> Array:
     """Whether a test holds for all entries of a run; the axes of runs are the last ones."""
 
     def of_leaves(*leaves: Array) -> Array:

@@ -30,6 +30,7 @@ from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest, per_run
 from attsvm.training.runs import IN_KERNEL
 from attsvm.training.schedules import Rates
+from attsvm.training.types import AnyArray, Index, Tree
 from attsvm.training.weights import FullWeight, Weight
 
 Step = Callable[[Plan, Data, State, Array | None], State]
@@ -70,7 +71,7 @@ def _compiles() -> bool:
     try:
         from jax.experimental import pallas as pl
 
-        def kernel(x: Any, out: Any) -> None:
+        def kernel(x: AnyArray, out: AnyArray) -> None:
             out[...] = jnp.exp(x[...])
 
         with jax.enable_x64(True):
@@ -121,12 +122,12 @@ def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State,
         old, of_state = jax.tree.flatten((state.params, state.memory))
         wide = [_padded(x if model.runs else x[None], 1) for x in old]
 
-        def kernel(*refs: Any) -> None:
+        def kernel(*refs: Tree) -> None:
             first, count, *refs_left = refs
             rates, refs_left = refs_left[: len(tables)], refs_left[len(tables) :]
             data_here, gains = jax.tree.unflatten(tree, [x[...] for x in refs_left[: len(arrays)]])
 
-            def one_step(k: Any, leaves: tuple[Array, ...]) -> tuple[Array, ...]:
+            def one_step(k: Index, leaves: tuple[Array, ...]) -> tuple[Array, ...]:
                 at = [x[k if isinstance(n, Rates) else 0] for n, x in zip(numbers, rates, strict=True)]
                 plan_now = jax.tree.unflatten(rules, [x.astype(leaves[0].dtype) for x in at])
                 params, memory = jax.tree.unflatten(of_state, leaves)

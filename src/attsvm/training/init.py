@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from attsvm._support.validation import as_seeds, describe, is_finite
-from attsvm.training.types import Arrays, Floats, Shape
+from attsvm.training.types import AnyArray, Arrays, Floats, Shape
 from attsvm.training.weights import MultiHead, Weight
 
 
@@ -64,7 +64,7 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     factors = len(shapes) > 1
     if init is None:
         init = uniform(0) if factors else {name: np.zeros(shape) for name, shape in shapes.items()}
-    values: Any = _named(init, shapes) if not isinstance(init, Draw) else _drawn(init, weight, size)
+    values: AnyArray = _named(init, shapes) if not isinstance(init, Draw) else _drawn(init, weight, size)
     arrays = {name: _checked(name, values[name], shape, dtype) for name, shape in shapes.items()}
     if factors and not any(array.any() for array in arrays.values()):
         raise ValueError(

@@ -21,7 +21,7 @@ from attsvm.training.losses import Loss
 from attsvm.training.optimizers import adapted, needs_excess, over_heads, per_block
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.rules import Rule, per_run
-from attsvm.training.types import Floats, Steps
+from attsvm.training.types import AnyArray, Floats, OptimizerLike, Steps, Tree
 from attsvm.training.weights import MultiHead, Weight
 
 MOST_STEPS = 2**53
@@ -44,7 +44,7 @@ class Inputs:
     weight: Weight
     loss: Loss
     rules: tuple[Rule, Rule | None]
-    start: tuple[Any, Head, Any]
+    start: tuple[Tree, Head, AnyArray]
     runs: int | None
     recorded: Steps
     batch: Batches | None
@@ -64,12 +64,12 @@ def checked_inputs(
     *,
     weight: Weight,
     loss: Loss,
-    optimizer: Any,
+    optimizer: OptimizerLike,
     steps: int,
     init: Any,
     record: int | Sequence[int],
     batch: int | Batches | None,
-    train_head: Any,
+    train_head: OptimizerLike,
     tolerance: float | None,
     resume: Path | None,
 ) -> Inputs:
@@ -187,7 +187,7 @@ def _tolerance(tolerance: object) -> float | None:
     return float(tolerance)
 
 
-def _rules(optimizer: Any, train_head: Any, weight: Weight) -> tuple[Rule, Rule | None]:
+def _rules(optimizer: OptimizerLike, train_head: OptimizerLike, weight: Weight) -> tuple[Rule, Rule | None]:
     """The rules of the weight and of the head, if that is trained."""
     of_weight = adapted(optimizer)
     of_head = None if train_head is None else adapted(train_head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from attsvm.training.optimizers import needs_excess
 from attsvm.training.prediction_heads import Head
 from attsvm.training.rules import Rule, is_foreign
 from attsvm.training.sums import Needed
-from attsvm.training.types import Arrays, Flags, Floats, Steps
+from attsvm.training.types import Arrays, Flags, Floats, Function, Index, Scalar, Steps, Tree
 from attsvm.training.weights import FULL, Params, Weight
 
 
@@ -44,7 +44,7 @@ class Model:
     fused: bool = False
     batch: BatchForm | None = None
 
-    def over_runs(self, function: Any, states: int) -> Any:
+    def over_runs(self, function: Function, states: int) -> Function:
         """The function of (data, state, …) with `states` arguments per run, for all runs."""
         data = 0 if self.data_runs else None
         return (
@@ -53,12 +53,12 @@ class Model:
             else function
         )
 
-    def planned(self, function: Any, states: int, plan: Plan) -> Any:
+    def planned(self, function: Function, states: int, plan: Plan) -> Function:
         """The same for a function of (plan, data, state, …); numbers of the plan may be one per run."""
         leaves, tree = jax.tree.flatten(plan)
         per_run = [x if jnp.ndim(x) else None for x in leaves]
 
-        def of_run(data: Any, per_run: list[Any], *states: Any) -> Any:
+        def of_run(data: Tree, per_run: list[Scalar], *states: Tree) -> Tree:
             numbers = [x if mine is None else mine for x, mine in zip(leaves, per_run, strict=True)]
             return function(jax.tree.unflatten(tree, numbers), data, *states)
 
@@ -70,17 +70,17 @@ class Model:
         """The model that computes losses of weights W, however they are parametrised and trained."""
         return replace(self, weight=FULL, runs_last=False, fused=False, batch=None)
 
-    def inside(self, data: Data, open_: Any) -> Data:
+    def inside(self, data: Data, open_: Index) -> Data:
         """The data as the compiled loop sees it; open_: a number ≥ 0 that XLA does not know."""
         if not self.runs_last:
             return data
         last = runs_axis.to_last(data) if self.data_runs else jax.tree.map(lambda x: x[..., None], data)
         return last._replace(fence=(open_ >= 0) if self.cpu else None)
 
-    def to_last(self, tree: Any) -> Any:
+    def to_last(self, tree: Tree) -> Tree:
         return runs_axis.to_last(tree) if self.runs_last else tree
 
-    def to_first(self, tree: Any) -> Any:
+    def to_first(self, tree: Tree) -> Tree:
         return runs_axis.to_first(tree) if self.runs_last else tree
 
 
@@ -117,7 +117,7 @@ class Plan:
         rule, head_rule = (schedules.written_out(rule, step, count) for rule in (self.rule, self.head_rule))
         return Plan(self.model, rule, head_rule, None if self.model.batch is None else Place(step, step))
 
-    def now(self, k: Any) -> Plan:
+    def now(self, k: Index) -> Plan:
         """The plan of step k of a call: its rates, and its place."""
         plan = schedules.at_step(self, k)
         if self.place is None:
@@ -136,8 +136,8 @@ class State(NamedTuple):
 
     params: Params
     head: Head
-    memory: Any
-    head_memory: Any
+    memory: Tree
+    head_memory: Tree
     going: Array
     moving: Array
     seed: Array | None = None

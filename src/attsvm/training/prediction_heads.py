@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -16,6 +15,7 @@ from attsvm.data.tokens import Tokens
 from attsvm.numbers.stored import Stored
 from attsvm.training.losses import Correlation, Loss, NegativeLog
 from attsvm.training.programs import where
+from attsvm.training.types import AnyArray, Function, Options
 
 
 @runtime_checkable
@@ -45,7 +45,7 @@ class Head(Protocol):
 class Linear:
     """h(r) = vᵀ r with v (c,), or one head per run, v (runs, c)."""
 
-    v: Any
+    v: AnyArray
     axes: ClassVar[dict[str, int]] = {"v": 1}
 
     @property
@@ -67,7 +67,7 @@ class LinearHeads(Linear):
     axes: ClassVar[dict[str, int]] = {"v": 2}
 
 
-def over_heads(function: Callable[..., Any], head: Head) -> Callable[..., Any]:
+def over_heads(function: Function, head: Head) -> Function:
     """A function of one head as one of arrays that have the heads first, where there are several."""
     return jax.vmap(function) if isinstance(head, LinearHeads) else function
 
@@ -80,8 +80,8 @@ class ReLUNetwork:
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines", nonlinear heads.
     """
 
-    V: Any
-    u: Any
+    V: AnyArray
+    u: AnyArray
     axes: ClassVar[dict[str, int]] = {"V": 2, "u": 1}
 
     @property
@@ -104,8 +104,8 @@ class QuadraticPenalty:
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines", nonlinear heads.
     """
 
-    v: Any
-    strength: Any
+    v: AnyArray
+    strength: AnyArray
     axes: ClassVar[dict[str, int]] = {"v": 1, "strength": 0}
 
     @property
@@ -222,7 +222,7 @@ def check_best_loss(head: Head, tokens: Tokens) -> None:
             "polyak needs the best loss L*, which is known for Linear(v) and SquaredError(), "
             f"not for {type(head).__name__}. Pass one of them, or another optimizer."
         )
-    values: Any = tokens.values
+    values: AnyArray = tokens.values
     largest = values.largest() if isinstance(values, Stored) else np.abs(values).max(-1)
     missed = ~((largest == 0) & tokens.mask).any(-1)
     if missed.any():
@@ -285,7 +285,7 @@ def arrays(head: Head) -> tuple[dict[str, Any], dict[str, int]]:
     return leaves, {name: np.ndim(leaf) for name, leaf in leaves.items()}
 
 
-def with_arrays(head: Head, named: dict[str, Any]) -> Head:
+def with_arrays(head: Head, named: Options) -> Head:
     """The head with other arrays, named as in `arrays`."""
     if hasattr(head, "axes"):
         return type(head)(**named)

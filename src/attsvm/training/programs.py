@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+
+from attsvm.training.types import AnyArray, Function, Tree
 
 MOST = 16
 """The number of compiled programs that a function keeps; a program takes about ten megabytes."""
@@ -27,20 +29,20 @@ class Program:
     static: so many of the first arguments are compiled in; the others are arrays, or trees of arrays.
     """
 
-    def __init__(self, function: Callable[..., Any], static: int = 0, **options: Any) -> None:
+    def __init__(self, function: Function, static: int = 0, **options: Any) -> None:
         self.function, self.static, self.options = function, static, options
         self.__doc__ = function.__doc__
         self._held: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = Lock()
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Tree) -> Tree:
         return self.of(*arguments)(*arguments[self.static :])
 
     def __len__(self) -> int:
         """Forms for which it is compiled."""
         return len(self._held)
 
-    def of(self, *arguments: Any) -> Any:
+    def of(self, *arguments: Tree) -> Function:
         """The jit that serves these arguments, and takes those that are not static."""
         fixed = arguments[: self.static]
         leaves, tree = jax.tree.flatten(arguments[self.static :])
@@ -54,11 +56,11 @@ class Program:
             return self._held[form]
 
 
-def _form(leaf: Any) -> Hashable:
+def _form(leaf: AnyArray) -> Hashable:
     return getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))
 
 
-def where(test: Any, yes: Any, no: Any) -> Array:
+def where(test: AnyArray, yes: AnyArray, no: AnyArray) -> Array:
     """jnp.where, as operations of the program that calls it.
 
     jnp.where adds a function to every program. A training step has twenty of them, so that tracing and
@@ -74,7 +76,7 @@ def where(test: Any, yes: Any, no: Any) -> Array:
     return lax.select(_wide(test, np.dtype(bool), shape), _wide(yes, dtype, shape), _wide(no, dtype, shape))
 
 
-def _wide(x: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+def _wide(x: AnyArray, dtype: Any, shape: tuple[int, ...]) -> AnyArray:
     if not isinstance(x, Array):
         x = np.asarray(x, dtype)
     if x.dtype != dtype:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from attsvm.training.data import Data
 from attsvm.training.losses import Loss
 from attsvm.training.prediction_heads import Head, Linear, SquaredError
 from attsvm.training.programs import Program, where
-from attsvm.training.types import Floats, Scalar
+from attsvm.training.types import AnyArray, Floats, Function, Scalar, Tree
 from attsvm.training.weights import Params, Weight
 
 TOLERANCE = 1e-7
@@ -36,7 +36,7 @@ FAR = 1e7
 
 
 @dataclass(frozen=True)
-class Problem:
+class BallProblem:
     """What is compiled: equal problems on equal shapes share one program."""
 
     weight: Weight
@@ -67,7 +67,7 @@ class Region(NamedTuple):
     cone: Cone | None
 
 
-class Answer(NamedTuple):
+class Endpoint(NamedTuple):
     """The point that a start reached: parameters and W in the ball of radius one, the head as it is.
 
     rank: smaller is better. log_pull: log of −⟨∇L, W⟩/N(W), which is N*(∇L) on the sphere.
@@ -85,14 +85,14 @@ class Answer(NamedTuple):
 
 @partial(Program, static=1)
 def best_weight(
-    problem: Problem,
+    problem: BallProblem,
     data: Data,
     head: Head,
     scores: Array | None,
     region: Region,
     state: Descent,
     stop: Array,
-) -> tuple[Descent, Answer]:
+) -> tuple[Descent, Endpoint]:
     """Go on to `stop` steps towards min L over the region, the head fixed, for every run and start.
 
     head, scores, state and the radii carry (runs, starts) first, the cone (runs,).
@@ -101,18 +101,20 @@ def best_weight(
     each, cone = None if scores is None else 0, None if region.cone is None else 0
     inner = (None, 0, each, Region(0, 0, None), 0, None)  # type: ignore[arg-type]
     outer = (0 if problem.data_runs else None, 0, each, Region(0, 0, cone), 0, None)  # type: ignore[arg-type]
-    starts: Any = jax.vmap(partial(_best_weight, problem), in_axes=inner)
+    starts: Function = jax.vmap(partial(_best_weight, problem), in_axes=inner)
     if region.radius.shape[0] == 1:  # tracing one vmap takes three quarters of the time of two
         of_run = jax.tree.map(lambda x: x[0], (head, scores, region, state))
         data_of_run = jax.tree.map(lambda x: x[0], data) if problem.data_runs else data
-        results: tuple[Descent, Answer] = jax.tree.map(lambda x: x[None], starts(data_of_run, *of_run, stop))
+        results: tuple[Descent, Endpoint] = jax.tree.map(
+            lambda x: x[None], starts(data_of_run, *of_run, stop)
+        )
         return results
     return jax.vmap(starts, in_axes=outer)(data, head, scores, region, state, stop)
 
 
 @partial(Program, static=1)
 def best_head(
-    problem: Problem, data: Data, params: Params, region: Region, state: Descent, stop: Array
+    problem: BallProblem, data: Data, params: Params, region: Region, state: Descent, stop: Array
 ) -> Descent:
     """The same for the head, the weight fixed: a convex problem on the pooled tokens. The state holds v/r."""
     starts = jax.vmap(partial(_best_head, problem), in_axes=(None, 0, 0, 0, None))
@@ -121,14 +123,14 @@ def best_head(
 
 
 def _best_weight(
-    problem: Problem,
+    problem: BallProblem,
     data: Data,
     head: Head,
     scores: Array | None,
     region: Region,
     state: Descent,
     stop: Array,
-) -> tuple[Descent, Answer]:
+) -> tuple[Descent, Endpoint]:
     def slope(params: Params) -> Slope:
         softmax = attention.attend(data, problem.weight.matrix(params), region.radius, scores)
         reading = attention.read(data, softmax, head, scores)
@@ -140,7 +142,7 @@ def _best_weight(
 
 
 def _best_head(
-    problem: Problem, data: Data, params: Params, region: Region, state: Descent, stop: Array
+    problem: BallProblem, data: Data, params: Params, region: Region, state: Descent, stop: Array
 ) -> Descent:
     softmax = attention.attend(data, problem.weight.matrix(params), region.radius)
 
@@ -156,8 +158,8 @@ def _best_head(
 
 
 def _answer(
-    problem: Problem, data: Data, head: Head, scores: Array | None, region: Region, end: Descent
-) -> Answer:
+    problem: BallProblem, data: Data, head: Head, scores: Array | None, region: Region, end: Descent
+) -> Endpoint:
     W = problem.weight.matrix(end.x)
     softmax = attention.attend(data, W, region.radius)
     reading = attention.read(data, softmax, head, scores)
@@ -172,10 +174,10 @@ def _answer(
         rank = _rank_near(problem, data, softmax, reading, region.cone.axis)
     pull = -jnp.stack([jnp.vdot(end.slope.mantissa[name], end.x[name]) for name in end.x]).mean()
     log_pull = jnp.log(jnp.maximum(pull, 0)) + end.slope.log_scale
-    return Answer(end.x, head, W, loss, excess, rank, log_pull, end.stationary)
+    return Endpoint(end.x, head, W, loss, excess, rank, log_pull, end.stationary)
 
 
-def _inside(problem: Problem, region: Region, params: Params) -> Params:
+def _inside(problem: BallProblem, region: Region, params: Params) -> Params:
     """The nearest parameters of the region, in the ball of radius one.
 
     One parameter: N ≤ 1. Factors such as K and Q: ‖K‖² + ‖Q‖² ≤ 2, where min over all factors of
@@ -204,14 +206,14 @@ def _unit(mantissa: Params, log_scale: Array) -> Slope:
     return Slope({name: x / safe for name, x in mantissa.items()}, log_scale + jnp.log(safe))
 
 
-def _log_loss(problem: Problem, data: Data, margin: Array, head_radius: Array) -> Array:
+def _log_loss(problem: BallProblem, data: Data, margin: Array, head_radius: Array) -> Array:
     """log(L − ℓ(M)) with M above every margin that ‖v‖ ≤ r allows: orders losses that underflow."""
     values = data.keys if data.values is None else data.values
     top = 1 + head_radius * problem.head_norm.dual.value(values[..., None]).max()
     return jax.nn.logsumexp(problem.loss.log_increase(top, jnp.log(top - margin)))
 
 
-def _rank_near(problem: Problem, data: Data, softmax: Attention, reading: Reading, axis: Array) -> Array:
+def _rank_near(problem: BallProblem, data: Data, softmax: Attention, reading: Reading, axis: Array) -> Array:
     """An increasing function of L − L_α, where L_α is the loss of attention on the axis' tokens α alone.
 
     Near a selection that is not the best, L − L* is a constant plus a term of size e^(−R·margin). The sign of
@@ -260,9 +262,9 @@ class Descent(NamedTuple):
 def begin(start: Params, still: Scalar = False) -> Descent:
     """The state before the first step from `start` (runs, starts, …); still: which starts do not move."""
     batch = next(iter(start.values())).shape[:2]
-    zero: Any = np.zeros(batch)
-    flat: Any = {name: np.zeros_like(x) for name, x in start.items()}
-    stationary: Any = np.broadcast_to(still, batch)
+    zero: AnyArray = np.zeros(batch)
+    flat: Tree = {name: np.zeros_like(x) for name, x in start.items()}
+    stationary: AnyArray = np.broadcast_to(still, batch)
     return Descent(start, start, Slope(flat, zero), zero + 1, zero + FIRST, zero.astype(int), stationary)
 
 

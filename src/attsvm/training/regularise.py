@@ -24,10 +24,10 @@ from attsvm.training.data import Data, equal_values, linear_scores
 from attsvm.training.inputs import check_size
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.prediction_heads import Head, Linear
-from attsvm.training.radius import Cone, Problem, check_radii, checked_radii, largest_radius, units
+from attsvm.training.radius import BallProblem, Cone, check_radii, checked_radii, largest_radius, units
 from attsvm.training.search import BestStart, Pair, Search, follow, follow_ridges
 from attsvm.training.segments import Interrupted, Segments, first_steps
-from attsvm.training.types import Flags, Floats, Tree
+from attsvm.training.types import AnyArray, Flags, Floats, Options, Tree
 from attsvm.training.weights import FULL, FullWeight, KeyQuery, Weight
 
 
@@ -39,7 +39,7 @@ class Direction(Protocol):
     """Anything with a weight W (d, e), with runs (runs, d, e): a Solution of max_margin, say."""
 
     @property
-    def W(self) -> Any: ...
+    def W(self) -> AnyArray: ...
 
 
 def regularisation_path(
@@ -101,7 +101,7 @@ def regularisation_path(
     check_size(tokens, v, units(tokens))
     axis = None if around is None else _axis(around, tokens)
     count = _count_runs(tokens, head, axis)
-    problem = Problem(weight, loss, norm, head_index is not None, tokens.runs is not None)
+    problem = BallProblem(weight, loss, norm, head_index is not None, tokens.runs is not None)
     pair_arrays = None if pair is None else _pair(pair, tokens, count)
     batch, near = (count or 1, starts), None if axis is None else (axis, cone, index[0])
     records: list[BestStart] = []
@@ -224,30 +224,37 @@ def _count_runs(tokens: Tokens, head: Head, axis: Floats | None) -> int | None:
 
 
 def _path(
-    tokens: Tokens, records: list[BestStart], index: Floats, problem: Problem, count: int | None, kind: str
+    tokens: Tokens,
+    records: list[BestStart],
+    index: Floats,
+    problem: BallProblem,
+    count: int | None,
+    kind: str,
 ) -> Path | None:
     if not records:
         return None
 
-    def along(arrays: list[Any]) -> Floats:  # k arrays (runs, …) → (runs, k, …), or (k, …) without runs
+    def along(arrays: list[AnyArray]) -> Floats:  # k arrays (runs, …) → (runs, k, …), or (k, …) without runs
         stacked = np.stack([np.asarray(part) for part in arrays], axis=1)
         return stacked if count is not None else stacked[0]
 
-    def grown(x: Any, radius: Floats, degree: int) -> Floats:
+    def grown(x: AnyArray, radius: Floats, degree: int) -> Floats:
         return x * (radius ** (1 / degree)).reshape(-1, *[1] * (x.ndim - 1))
 
-    answers, degree = [record.answer for record in records], len(records[0].answer.params)
-    arrays: dict[str, Any] = {
-        "W": along([grown(record.answer.W, record.radius, 1) for record in records]),
-        "loss": along([a.loss for a in answers]),
-        "log_excess": along([a.log_excess for a in answers]),
+    endpoints, degree = [record.endpoint for record in records], len(records[0].endpoint.params)
+    arrays: Options = {
+        "W": along([grown(record.endpoint.W, record.radius, 1) for record in records]),
+        "loss": along([a.loss for a in endpoints]),
+        "log_excess": along([a.log_excess for a in endpoints]),
         "agreed": along([record.agreed for record in records]),
     }
-    for name in {"K", "Q"} & answers[0].params.keys():
-        arrays[name] = along([grown(record.answer.params[name], record.radius, degree) for record in records])
+    for name in {"K", "Q"} & endpoints[0].params.keys():
+        arrays[name] = along(
+            [grown(record.endpoint.params[name], record.radius, degree) for record in records]
+        )
     if problem.joint:
-        arrays["v"] = along([jax.tree.leaves(a.head)[0] for a in answers])
-    reasons = np.where(along([a.stationary for a in answers]).all(-1), "converged", "steps")
+        arrays["v"] = along([jax.tree.leaves(a.head)[0] for a in endpoints])
+    reasons = np.where(along([a.stationary for a in endpoints]).all(-1), "converged", "steps")
     stopped: Any = reasons if count is not None else str(reasons)
     return Path(tokens, index[: len(records)], stopped=stopped, kind=kind, **arrays)
 
@@ -259,7 +266,7 @@ SPREAD = 10.0
 
 
 def _search(
-    problem: Problem,
+    problem: BallProblem,
     tokens: Tokens,
     head: Head,
     batch: tuple[int, int],
@@ -287,7 +294,7 @@ def _search(
     head = jax.tree.map(lambda x: np.repeat(x[:, None], batch[1], axis=1), head)
     keep = None if cone is None else _cone(*cone, batch[0])
 
-    def draws() -> Iterator[Any]:
+    def draws() -> Iterator[Tree]:
         rng = np.random.Generator(np.random.PCG64(seed))
         if keep is None:
             drawn = _anywhere(problem.weight.shapes(tokens.d, tokens.e), batch, rng)
@@ -317,7 +324,7 @@ def _search(
     )
 
 
-def _pair_at_length_one(problem: Problem, v: Floats, W: Floats) -> Pair | None:
+def _pair_at_length_one(problem: BallProblem, v: Floats, W: Floats) -> Pair | None:
     """The pair at length one; None for weights whose parameters do not follow from W."""
     present: Flags = np.asarray(np.isfinite(v).all(-1) & np.isfinite(W).all((-2, -1)))
     v, W = np.where(present[:, None], v, 1.0), np.where(present[:, None, None], W, 1.0)
@@ -335,7 +342,7 @@ def _pair_at_length_one(problem: Problem, v: Floats, W: Floats) -> Pair | None:
     return Pair(wide, v, present)
 
 
-def _data(tokens: Tokens, count: int, alike: Any) -> tuple[Data, Floats]:
+def _data(tokens: Tokens, count: int, alike: AnyArray) -> tuple[Data, Floats]:
     """The tokens with keys and queries of a size that products neither under- nor overflow; its scale."""
     of_keys, of_queries = units(tokens)
     keys, queries = tokens.keys, tokens.queries
@@ -362,7 +369,7 @@ def _scores(tokens: Tokens, head: Linear, starts: int, guide: bool) -> Floats:
 
 def _anywhere(
     shapes: dict[str, tuple[int, ...]], batch: tuple[int, int], rng: np.random.Generator
-) -> Iterator[Any]:
+) -> Iterator[Tree]:
     """Random directions of random length, (runs, starts, …), the same for every run."""
     while True:
         drawn = {name: rng.standard_normal((1, batch[1], *shape)) for name, shape in shapes.items()}
@@ -372,7 +379,7 @@ def _anywhere(
         yield {name: np.array(np.broadcast_to(x, (*batch, *x.shape[2:]))) for name, x in long.items()}
 
 
-def _inside(cone: Cone, norm: Norm, batch: tuple[int, int], rng: np.random.Generator) -> Iterator[Any]:
+def _inside(cone: Cone, norm: Norm, batch: tuple[int, int], rng: np.random.Generator) -> Iterator[Tree]:
     """Random weights in cone and ball, (runs, starts, d, e): projections from afar would take long."""
     axis, widest = np.asarray(cone.axis)[:, None], np.arccos(np.asarray(cone.cosine))
     while True:
@@ -390,5 +397,5 @@ def _cone(axis: Floats, opening: float, inner: float, count: int) -> Cone:
     return Cone(each, np.full(count, 1.0 - opening), np.full(count, inner))  # type: ignore[arg-type]
 
 
-def _double(tree: Tree) -> Any:
+def _double(tree: Tree) -> Tree:
     return jax.tree.map(lambda x: np.asarray(x, float) if x.dtype.kind == "f" else np.asarray(x), tree)

@@ -8,7 +8,6 @@ from dataclasses import fields, is_dataclass
 from functools import cached_property
 from hashlib import sha256
 from inspect import isroutine
-from typing import Any
 
 import jax
 import numpy as np
@@ -128,7 +127,7 @@ def history(path: Path, recorded: Floats) -> tuple[Flags, list[tuple[int, Floats
     return converged, list(zip(path.index.tolist(), weights, strict=True))[: records(path, recorded)]
 
 
-def joined(path: Path, index: Floats, arrays: Arrays, recorded: Floats) -> tuple[Any, Arrays]:
+def joined(path: Path, index: Floats, arrays: Arrays, recorded: Floats) -> tuple[Floats, Arrays]:
     """The records of a path that stay, and those after it."""
     keep = records(path, recorded)
     axis = 0 if path.runs is None else 1
@@ -161,5 +160,5 @@ def _described(setting: object) -> str:
     return f"{type(setting).__name__}({', '.join(options)})"
 
 
-def _equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+def _equal(a: Arrays, b: Arrays) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)

@@ -23,7 +23,7 @@ from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training.directions import decomposed, direction, vector
 from attsvm.training.programs import where
 from attsvm.training.runs import each
-from attsvm.training.types import Scalar, Tree
+from attsvm.training.types import AnyArray, Options, Scalar, Tree
 
 Number = Any
 """A number of a rule: a float for all runs, or a tuple with one per run."""
@@ -74,7 +74,7 @@ def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
             fixed = {n: value for n, value in fields.items() if n not in free}
             return [_as_leaf(fields[n]) for n in free], (tuple(free), tuple(fixed.items()))
 
-        def restore(structure: Any, values: Any) -> Any:
+        def restore(structure: Tree, values: AnyArray) -> Rule:
             free, fixed = structure
             return rule_type(**dict(zip(free, values, strict=True)), **dict(fixed))
 
@@ -112,7 +112,7 @@ def after(updates: Array | None) -> Array | None:
     return None if updates is None else one_more(updates)
 
 
-def rate_at(lr: Rate, updates: Array | None) -> Any:
+def rate_at(lr: Rate, updates: Array | None) -> Scalar:
     """The rate: the number, or the value of the schedule after so many updates."""
     return lr(updates) if callable(lr) else lr
 
@@ -181,7 +181,7 @@ class Steepest:
         return _nothing(begin(self.lr), params)
 
     def update(
-        self, grads: Tree, state: Any, params: Tree = None, *, log_scale: Scalar = 0.0, **_: Any
+        self, grads: Tree, state: Tree, params: Tree = None, *, log_scale: Scalar = 0.0, **_: Any
     ) -> tuple[Tree, Count | Averaged]:
         rate, last = rate_at(self.lr, state.updates), jnp.ndim(log_scale) == 1
         if is_zero(self.momentum):
@@ -280,7 +280,7 @@ class Polyak:
         params: Tree = None,
         *,
         log_scale: Scalar = 0.0,
-        log_excess: Any = None,
+        log_excess: Scalar = None,
         **_: Any,
     ) -> tuple[Tree, Count]:
         if log_excess is None:
@@ -450,7 +450,7 @@ class OverHeads:
 
     def _back(self, laid: Tree, like: Tree) -> Tree:
         leaves, tree = jax.tree.flatten(like)
-        shape: Any = tree
+        shape: Tree = tree
         pieces = shape.flatten_up_to(laid)
         if self.norm == "joint":
             return jax.tree.unflatten(shape, [jnp.stack(piece) for piece in pieces])
@@ -469,11 +469,11 @@ AROUND = (PerBlock, OverHeads)
 
 
 def update(
-    rule: Rule, grads: Tree, memory: Tree, params: Tree, last: bool, extra: dict[str, Any]
+    rule: Rule, grads: Tree, memory: Tree, params: Tree, last: bool, extra: Options
 ) -> tuple[Tree, Tree]:
     """One update; last: whether the arrays carry runs behind their own axes, over which optax is mapped."""
 
-    def of_one(grads: Tree, memory: Tree, params: Tree, extra: dict[str, Any]) -> tuple[Tree, Tree]:
+    def of_one(grads: Tree, memory: Tree, params: Tree, extra: Options) -> tuple[Tree, Tree]:
         return rule.update(grads, memory, params, **extra)
 
     updates, memory = each(of_one, last and is_foreign(rule))(grads, memory, params, extra)

@@ -8,7 +8,7 @@ them or not. A function of one run alone (an optax optimizer, a user's head) is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from attsvm.training.types import Arrays, Floats
+from attsvm.training.types import Arrays, Floats, Function, Tree
 
 Named = Mapping[str, Floats]
 
@@ -91,7 +91,7 @@ def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Arra
     return fenced(fence, total, a, b)
 
 
-def fenced(fence: Array | None, function: Callable[..., Any], *arguments: Any) -> Any:
+def fenced(fence: Array | None, function: Function, *arguments: Tree) -> Tree:
     """The function's value, computed once and not again at every use."""
     if fence is None:
         return barrier(function(*arguments))  # XLA for CPUs removes this barrier
@@ -111,16 +111,16 @@ def _broadcast_and_summed(a: tuple[Array, str], b: tuple[Array, str], summed: st
     return (wide(*a) * wide(*b)).sum(letters.index(summed))
 
 
-def each(function: Callable[..., Any], last: bool) -> Callable[..., Any]:
+def each(function: Function, last: bool) -> Function:
     """A function of one run as one of arrays with runs last, where they have them."""
     return jax.vmap(function, in_axes=-1, out_axes=-1) if last else function
 
 
-def to_last(tree: Any) -> Any:
+def to_last(tree: Tree) -> Tree:
     """Runs from the first axis to the last, in all arrays of a tree."""
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), tree)
 
 
-def to_first(tree: Any) -> Any:
+def to_first(tree: Tree) -> Tree:
     """Runs from the last axis to the first."""
     return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), tree)

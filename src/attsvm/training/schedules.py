@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from attsvm.training.rules import AROUND, LAST, Rate, Rule
-from attsvm.training.types import Floats
+from attsvm.training.types import AnyArray, Floats, Function, Index, Tree
 
 
 class Rates(NamedTuple):
     """The learning rates of the next steps (k,), in place of a schedule."""
 
-    table: Any
+    table: AnyArray
 
 
 def scheduled(rule: Rule | None) -> bool:
@@ -36,7 +35,7 @@ def written_out(rule: Any, first: int, count: int) -> Any:
     return replace(rule, lr=Rates(rates_at(rule.lr, steps)))
 
 
-def rates_at(schedule: Callable[[Any], Any], steps: Floats) -> Floats:
+def rates_at(schedule: Function, steps: Floats) -> Floats:
     """The learning rates of a schedule at many steps (k,)."""
     # Not compiled as a whole: its operations are the same for every schedule of a kind.
     try:
@@ -53,7 +52,7 @@ def rates_at(schedule: Callable[[Any], Any], steps: Floats) -> Floats:
     return np.asarray(rates)
 
 
-def at_step(tree: Any, k: Any) -> Any:
+def at_step(tree: Tree, k: Index) -> Tree:
     """The rules in a tree with their rate of step k alone."""
     return jax.tree.map(
         lambda x: jnp.asarray(x.table)[k] if isinstance(x, Rates) else x,
@@ -108,7 +107,7 @@ def squares_sum(lr: Rate) -> bool:
     return bool(sums.all() and slope < SUMMABLE_SQUARES)
 
 
-def _sampled(schedule: Callable[[Any], Any]) -> tuple[Floats, Floats]:
+def _sampled(schedule: Function) -> tuple[Floats, Floats]:
     """Some hundred steps in octaves, ascending by octave, and their rates."""
     draw = np.random.default_rng(0)  # random steps: even ones would meet one phase of a periodic schedule
     octaves = [2**j + draw.choice(2**j, min(2**j, 8 if j < OCTAVES[-TAIL] else 32), False) for j in OCTAVES]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,17 +14,17 @@ from attsvm.training.data import Data
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.radius import (
     TOLERANCE,
-    Answer,
+    BallProblem,
     Cone,
     Descent,
-    Problem,
+    Endpoint,
     Region,
     begin,
     best_head,
     best_weight,
 )
 from attsvm.training.segments import Interrupted, Segments
-from attsvm.training.types import Arrays, Flags, Floats, Scalar, Tree
+from attsvm.training.types import AnyArray, Arrays, Flags, Floats, Index, Scalar, Tree
 from attsvm.training.weights import Params
 
 STEPS, FEW_STEPS = 100_000, 5_000
@@ -63,7 +63,7 @@ class Search(NamedTuple):
     scores), so it leads to the basin of the global minimum once the radius is large.
     """
 
-    problem: Problem
+    problem: BallProblem
     data: Data
     head: Head
     scores: Array | None
@@ -79,7 +79,7 @@ class Search(NamedTuple):
 
     def solve(
         self, radius: Scalar, head_radius: Scalar = 1.0, limit: int = STEPS, still: Scalar = False
-    ) -> Answer:
+    ) -> Endpoint:
         """The point that every start reaches at its radius, (runs, starts) or one; still: which rest."""
         region, still = self._region(radius, head_radius), np.broadcast_to(still, self.batch)
         if self.problem.joint:
@@ -100,15 +100,15 @@ class Search(NamedTuple):
         """The number of random starts: all but the guide and the pair."""
         return self.batch[1] - self.guide - (self.pair is not None)
 
-    def restarted(self, radius: Scalar, head_radius: Scalar, answer: Answer) -> Search:
+    def restarted(self, radius: Scalar, head_radius: Scalar, endpoint: Endpoint) -> Search:
         """The search from other starts: each the best of some random ones, the second one from the guide.
 
-        answer: of the search before its first step, which holds the guide.
+        endpoint: of the search before its first step, which holds the guide.
         """
         arrays = (self.head, self.scores, self._region(radius, head_radius), begin(self.params))
         head, scores, region, state = jax.device_put(arrays)
-        best, least = answer.params, np.full(self.batch, np.inf)
-        stop: Any = 0  # no step: only the losses of candidates are needed
+        best, least = endpoint.params, np.full(self.batch, np.inf)
+        stop: Index = 0  # no step: only the losses of candidates are needed
         for _, params in zip(range(CANDIDATES + 1), self.draws(), strict=False):
             candidate = best_weight(
                 self.problem, self.data, head, scores, region, state._replace(x=params), stop
@@ -118,13 +118,13 @@ class Search(NamedTuple):
             self._took(0)
         return self._replace(params=self._from_guide(best))
 
-    def moved(self, answer: Answer, best: Answer) -> Search:
+    def moved(self, endpoint: Endpoint, best: Endpoint) -> Search:
         """The search for the next radius: each start where it arrived.
 
         The first start continues the best one, so the path does not lose its branch; the second one
         leaves from the guide, the others keep to their own branches.
         """
-        params, head = _put(answer.params, 0, best.params), _put(answer.head, 0, best.head)
+        params, head = _put(endpoint.params, 0, best.params), _put(endpoint.head, 0, best.head)
         return self._replace(params=self._from_guide(params), head=head)
 
     def _from_guide(self, params: Params) -> Params:
@@ -143,21 +143,21 @@ class Search(NamedTuple):
             cone = cone._replace(inner=cone.inner / radius)
         return Region(radius * self.scale * ones, head_radius * ones, cone)
 
-    def _ranked(self, answer: Answer) -> Answer:
+    def _ranked(self, endpoint: Endpoint) -> Endpoint:
         # NumPy from here on: JAX would compile each of these small operations on its own.
-        return jax.tree.map(np.asarray, answer)._replace(rank=self._ranks(answer))
+        return jax.tree.map(np.asarray, endpoint)._replace(rank=self._ranks(endpoint))
 
-    def _ranks(self, answer: Answer) -> Any:
+    def _ranks(self, endpoint: Endpoint) -> AnyArray:
         """The ranks, ∞ for a start that diverged and for the guide."""
-        rank = np.array(answer.rank)
+        rank = np.array(endpoint.rank)
         rank[np.isnan(rank)] = np.inf
         if self.guide:
             rank[:, -1] = np.inf
         return rank
 
     def _steps(
-        self, go_on: Callable[[Descent, int], tuple[Descent, Any]], state: Descent, limit: int
-    ) -> tuple[Any, Any]:
+        self, go_on: Callable[[Descent, int], tuple[Descent, Tree]], state: Descent, limit: int
+    ) -> tuple[Descent, Tree]:
         """Call until every start is stationary, in segments; Ctrl-C ends it between two of them."""
         stop = 0
         while True:
@@ -172,13 +172,13 @@ class Search(NamedTuple):
         if self.watch.pressed:
             raise Interrupted(None)
 
-    def _weight(self, region: Region, head: Head, params: Params, limit: int, still: Scalar) -> Answer:
-        def go_on(state: Descent, stop: Any) -> tuple[Descent, Answer]:
+    def _weight(self, region: Region, head: Head, params: Params, limit: int, still: Scalar) -> Endpoint:
+        def go_on(state: Descent, stop: Index) -> tuple[Descent, Endpoint]:
             return best_weight(self.problem, self.data, head, self.scores, region, state, stop)
 
         return jax.tree.map(np.asarray, self._steps(go_on, begin(params, still), limit)[1])
 
-    def _together(self, region: Region, limit: int, still: Scalar) -> Answer:
+    def _together(self, region: Region, limit: int, still: Scalar) -> Endpoint:
         """min L(v, W) over ‖v‖ ≤ r, N(W) ≤ R, block by block until the head stays where it is.
 
         The constraints do not couple the blocks, so a point that is best in each is stationary in both.
@@ -186,23 +186,23 @@ class Search(NamedTuple):
         """
         radius = np.asarray(region.head_radius)[..., None]
         v, moving = jax.tree.leaves(self.head)[0] / radius, ~still
-        answer = self._weight(region, self.head, self.params, limit, True)
+        endpoint = self._weight(region, self.head, self.params, limit, True)
         for _ in range(ROUNDS):
-            params = answer.params
+            params = endpoint.params
 
-            def go_on(state: Descent, stop: Any, params: Params = params) -> tuple[Descent, None]:
+            def go_on(state: Descent, stop: Index, params: Params = params) -> tuple[Descent, None]:
                 return best_head(self.problem, self.data, params, region, state, stop), None
 
             state, _ = self._steps(go_on, begin({"v": v}, ~moving), limit)
             new = np.asarray(state.x["v"])
             candidate = self._weight(region, Linear(new * radius), params, limit, ~moving)
             candidate = candidate._replace(stationary=candidate.stationary & np.asarray(state.stationary))
-            answer = where(moving, candidate, answer)
+            endpoint = where(moving, candidate, endpoint)
             far, v = np.abs(new - v).max(-1) > 10 * TOLERANCE, np.where(moving[..., None], new, v)
             moving = moving & far
             if not moving.any():
                 break
-        return answer._replace(stationary=answer.stationary & ~moving)
+        return endpoint._replace(stationary=endpoint.stationary & ~moving)
 
 
 class BestStart(NamedTuple):
@@ -211,7 +211,7 @@ class BestStart(NamedTuple):
     paired: whether the start at the pair found it, too (runs,).
     """
 
-    answer: Answer
+    endpoint: Endpoint
     radius: Floats
     agreed: NDArray[np.intp]
     paired: Flags
@@ -222,53 +222,53 @@ def follow(search: Search, radii: Floats, head_radii: Floats | None) -> Iterator
 
     The fresh ones do not depend on the radii before, so that a path is nowhere worse than its radius alone.
     """
-    answer: Answer | None = None
+    endpoint: Endpoint | None = None
     for radius, head_radius, recorded in _ladder(radii, head_radii):
-        if answer is not None:
-            answer = search.solve(radius, head_radius)
+        if endpoint is not None:
+            endpoint = search.solve(radius, head_radius)
         if recorded:
-            answer, agreeing = _refreshed(search, answer, radius, head_radius)
-        assert answer is not None  # the first radius is wanted
-        best = at(answer, np.argmin(answer.rank, axis=1))
-        search = search.moved(answer, best)
+            endpoint, agreeing = _refreshed(search, endpoint, radius, head_radius)
+        assert endpoint is not None  # the first radius is wanted
+        best = at(endpoint, np.argmin(endpoint.rank, axis=1))
+        search = search.moved(endpoint, best)
         if recorded:
             yield record_of(search, best, np.full(len(agreeing), radius), agreeing)
 
 
-def record_of(search: Search, best: Answer, radius: Floats, agreeing: Flags) -> BestStart:
+def record_of(search: Search, best: Endpoint, radius: Floats, agreeing: Flags) -> BestStart:
     """The record of a radius; same (runs, starts): which fresh starts found the best."""
     paired = agreeing[:, -1] if search.pair is not None else np.zeros(len(agreeing), bool)
     return BestStart(best, radius, agreeing[:, : search.starts].sum(1), paired)
 
 
 def _refreshed(
-    search: Search, answer: Answer | None, radius: float, head_radius: float
-) -> tuple[Answer, Any]:
-    """The better of an answer and of fresh starts, start by start, and which fresh ones found the best."""
+    search: Search, endpoint: Endpoint | None, radius: float, head_radius: float
+) -> tuple[Endpoint, AnyArray]:
+    """The better of an endpoint and of fresh starts, start by start, and which fresh ones found the best."""
 
-    def solve(search: Search, at_radius: Scalar) -> tuple[Answer, Any]:
+    def solve(search: Search, at_radius: Scalar) -> tuple[Endpoint, AnyArray]:
         return search.solve(at_radius, head_radius, FEW_STEPS), at_radius
 
-    fresh, _ = fresh_answers(search, solve, radius, head_radius)
+    fresh, _ = fresh_endpoints(search, solve, radius, head_radius)
     best = np.arange(search.batch[1]) == np.argmin(fresh.rank, axis=1)[:, None]
     hurried = best & ~np.asarray(fresh.stationary)
-    if answer is not None:  # where both end in one place, one of them need not go on
-        least = answer.rank.min(1, keepdims=True)
+    if endpoint is not None:  # where both end in one place, one of them need not go on
+        least = endpoint.rank.min(1, keepdims=True)
         with np.errstate(invalid="ignore"):  # two excesses of zero are one place: −∞ − −∞ is not above
             hurried &= np.abs(fresh.rank - least) > agreement(fresh)
     if hurried.any():
         continued = search._replace(params=fresh.params, head=fresh.head)
         fresh = where(hurried, continued.solve(radius, head_radius, still=~hurried), fresh)
-    better, agreeing = compared(fresh if answer is None else answer, fresh)
-    return (fresh if answer is None else where(better, fresh, answer)), agreeing
+    better, agreeing = compared(fresh if endpoint is None else endpoint, fresh)
+    return (fresh if endpoint is None else where(better, fresh, endpoint)), agreeing
 
 
-def fresh_answers(
+def fresh_endpoints(
     search: Search,
-    solve: Callable[[Search, Any], tuple[Answer, Any]],
+    solve: Callable[[Search, Scalar], tuple[Endpoint, AnyArray]],
     radius: Scalar,
     head_radius: Scalar = 1.0,
-) -> tuple[Answer, Any]:
+) -> tuple[Endpoint, AnyArray]:
     """What fresh starts find, start by start the better of two, with its radius: the same in every path.
 
     Of each two starts the first begins at zero or at random, as a path does, and finds any minimum. The
@@ -277,18 +277,18 @@ def fresh_answers(
     initial = search.initial(head_radius)
     from_anywhere = solve(initial, radius)
     from_best = solve(initial.restarted(from_anywhere[1], head_radius, from_anywhere[0]), from_anywhere[1])
-    better: tuple[Answer, Any] = where(
+    better: tuple[Endpoint, AnyArray] = where(
         np.asarray(from_best[0].rank < from_anywhere[0].rank), from_best, from_anywhere
     )
     return better
 
 
-def agreement(answer: Answer) -> float:
+def agreement(endpoint: Endpoint) -> float:
     """Two starts whose ranks differ by less found the same minimum."""
-    return AGREEMENT if isinstance(answer.head, Linear) else LOSS_AGREEMENT
+    return AGREEMENT if isinstance(endpoint.head, Linear) else LOSS_AGREEMENT
 
 
-def compared(followed: Answer, fresh: Answer) -> tuple[Any, Flags]:
+def compared(followed: Endpoint, fresh: Endpoint) -> tuple[AnyArray, Flags]:
     """Which fresh starts are better (runs, starts), and which of them agree with the best."""
     tolerance = agreement(fresh)
     old, new = np.asarray(followed.rank), np.asarray(fresh.rank)
@@ -298,12 +298,12 @@ def compared(followed: Answer, fresh: Answer) -> tuple[Any, Flags]:
     return better, (new < np.inf) & (new <= least + tolerance)
 
 
-def at(tree: Tree, start: NDArray[np.intp]) -> Any:
+def at(tree: Tree, start: NDArray[np.intp]) -> Tree:
     """One start of every run."""
     return jax.tree.map(lambda x: x[np.arange(len(start)), start], tree)
 
 
-def where(mask: Flags, new: Any, old: Any) -> Any:
+def where(mask: Flags, new: Tree, old: Tree) -> Tree:
     """Leaf by leaf, the new value where the mask (runs, starts) is True."""
 
     def of_leaf(x: Floats, y: Floats) -> Floats:
@@ -331,39 +331,39 @@ def follow_ridges(search: Search, ridges: Floats) -> Iterator[BestStart]:
     radius = origin
     for k, strength in enumerate(ridges):
 
-        def solve(search: Search, radius: Scalar, strength: float = strength) -> tuple[Answer, Any]:
+        def solve(search: Search, radius: Scalar, strength: float = strength) -> tuple[Endpoint, AnyArray]:
             return _at_ridge(search, strength, radius)
 
-        fresh = fresh_answers(search, solve, origin)
+        fresh = fresh_endpoints(search, solve, origin)
         followed = solve(search, radius) if k else fresh
         better, agreeing = compared(followed[0], fresh[0])
-        answer, radius = where(better, fresh, followed)
-        best, radius[:, 0] = at((answer, radius), np.argmin(answer.rank, axis=1))
+        endpoint, radius = where(better, fresh, followed)
+        best, radius[:, 0] = at((endpoint, radius), np.argmin(endpoint.rank, axis=1))
         yield record_of(search, best, radius[:, 0].copy(), agreeing)
         if search.guide:
             radius[:, 1] = radius[:, -1]
-        search = search.moved(answer, best)
+        search = search.moved(endpoint, best)
 
 
-def _at_ridge(search: Search, strength: float, radius: Floats) -> tuple[Answer, Floats]:
+def _at_ridge(search: Search, strength: float, radius: Floats) -> tuple[Endpoint, Floats]:
     """The radius of every start, by false position on log N*(∇L) − log R − log λ, which falls with R.
 
-    The rank of the answer is that of L + λR²/2.
+    The rank of the endpoint is that of L + λR²/2.
     """
     bracket = _Bracket(radius.shape)
     for _ in range(TRIALS):
-        answer = search.solve(radius)
-        value = answer.log_pull + np.log(search.scale) - np.log(radius) - np.log(strength)
+        endpoint = search.solve(radius)
+        value = endpoint.log_pull + np.log(search.scale) - np.log(radius) - np.log(strength)
         solved = bracket.narrow(radius, value)
         if solved.all():
             break
-        search = search._replace(params=answer.params)
+        search = search._replace(params=endpoint.params)
         radius = np.where(solved, radius, np.minimum(bracket.middle(), search.largest))
     penalty = np.log(strength / 2) + 2 * np.log(radius)
     in_logs = search.scores is not None  # then the rank is log(L − L*), else L
-    rank = np.logaddexp(answer.rank, penalty) if in_logs else answer.rank + np.exp(penalty)
-    stationary = answer.stationary & (np.abs(value) <= JUMP)
-    return answer._replace(stationary=stationary, rank=rank), radius
+    rank = np.logaddexp(endpoint.rank, penalty) if in_logs else endpoint.rank + np.exp(penalty)
+    stationary = endpoint.stationary & (np.abs(value) <= JUMP)
+    return endpoint._replace(stationary=stationary, rank=rank), radius
 
 
 class _Bracket:
@@ -412,7 +412,7 @@ def _ladder(radii: Floats, head_radii: Floats | None) -> Iterator[tuple[float, f
             yield radii[k] if last else between[0][j], heads[k] if last else between[1][j], last
 
 
-def _put(tree: Tree, start: int, value: Any) -> Any:
+def _put(tree: Tree, start: int, value: Tree) -> Tree:
     def placed(x: Floats, y: Floats) -> Floats:
         x = x.copy()
         x[:, start] = y

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +19,7 @@ from attsvm.training.plan import Outcome, Plan, State
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.segments import Segments
 from attsvm.training.sums import Needed, Sums
-from attsvm.training.types import Steps
+from attsvm.training.types import AnyArray, Arrays, Steps, Tree
 
 READ = 1 << 26
 """Bytes of keys and values that are sent to the device at once."""
@@ -54,7 +53,7 @@ def run(
         )
     alike = equal_values(tokens)
     index: list[int] = []
-    records: list[dict[str, Any]] = []
+    records: list[Arrays] = []
     pressed = False
     for step in range(max(taken, 0), int(recorded[-1]) + 1):
         if step > max(taken, 0):
@@ -80,7 +79,7 @@ def run(
     return Outcome(state, np.array(index), arrays, convergence.reached, interrupted)
 
 
-def chunks(tokens: Tokens, alike: Any) -> Iterator[Data]:
+def chunks(tokens: Tokens, alike: AnyArray) -> Iterator[Data]:
     """The examples in chunks of one size; the last overlaps the one before, with a share of zero.
 
     alike (n, T): the first token of the same value; None where values differ.
@@ -96,29 +95,29 @@ def chunks(tokens: Tokens, alike: Any) -> Iterator[Data]:
             x.passes += 1
 
 
-def _of_step(plan: Plan, tokens: Tokens, alike: Any, state: State, step: int) -> Iterator[Data]:
+def _of_step(plan: Plan, tokens: Tokens, alike: AnyArray, state: State, step: int) -> Iterator[Data]:
     """The examples of a step: all of them, or those of its mini-batch, as one chunk."""
     form = plan.model.batch
     if form is None:
         yield from chunks(tokens, alike)
         return
-    seed: Any = state.seed
+    seed: AnyArray = state.seed
     batch = batches.on_host(form, np.ravel(seed)[0], tokens.n, step)
     missing = form.size - len(batch)  # at the end of an epoch
-    share: Any = np.repeat([1 / len(batch), 0.0], [len(batch), missing])
+    share: AnyArray = np.repeat([1 / len(batch), 0.0], [len(batch), missing])
     places, where = np.unique(np.append(batch, np.repeat(batch[-1:], missing)), return_inverse=True)
     chunk: Data = jax.tree.map(lambda x: x[where], _of_examples(tokens, alike, places))
     yield chunk._replace(share=share)
 
 
-def _of_examples(tokens: Tokens, alike: Any, examples: Any) -> Data:
+def _of_examples(tokens: Tokens, alike: AnyArray, examples: AnyArray) -> Data:
     data = of_examples(tokens, examples)
     return data if alike is None else data._replace(alike=alike[examples])
 
 
 def _summed(needed: Needed, plan: Plan, examples: Iterator[Data], state: State) -> Sums:
     model = replace(plan.model, batch=None)
-    sums: Any = None
+    sums: Tree = None
     for chunk in examples:
         of_chunk = engine.sums_over(needed, model, jax.device_put(chunk), state.params, state.head)
         previous, sums = sums, of_chunk if sums is None else engine.sums_together(model.runs, sums, of_chunk)
@@ -126,7 +125,7 @@ def _summed(needed: Needed, plan: Plan, examples: Iterator[Data], state: State) 
     return sums
 
 
-def _record(plan: Plan, tokens: Tokens, alike: Any, state: State) -> dict[str, Any]:
+def _record(plan: Plan, tokens: Tokens, alike: AnyArray, state: State) -> Arrays:
     sums = _summed(engine.OF_RECORDS, plan, chunks(tokens, alike), state)
     arrays = {"W": engine.matrix(plan.model, state.params), "loss": sums.loss, "log_excess": sums.log_excess}
     arrays |= {name: array for name, array in state.params.items() if name in ("K", "Q")}
@@ -135,11 +134,11 @@ def _record(plan: Plan, tokens: Tokens, alike: Any, state: State) -> dict[str, A
     return {name: np.asarray(array) for name, array in arrays.items()}
 
 
-def _large(tokens: Tokens) -> list[Any]:
+def _large(tokens: Tokens) -> list[AnyArray]:
     return [tokens.keys] if tokens.values is tokens.keys else [tokens.keys, tokens.values]
 
 
-def _bytes(array: Any) -> int:
+def _bytes(array: AnyArray) -> int:
     return int(array.size) * (
         array.array.dtype.itemsize if isinstance(array, Stored) else array.dtype.itemsize
     )

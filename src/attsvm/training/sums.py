@@ -7,9 +7,8 @@ own log scale, so none underflows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from attsvm.training.attention import Attention, Reading, Scaled
 from attsvm.training.data import Data, widened
 from attsvm.training.losses import Loss
 from attsvm.training.prediction_heads import Head, Linear, LinearHeads, SquaredError, over_heads
+from attsvm.training.types import Function, Index, Tree
 
 
 class Needed(NamedTuple):
@@ -118,13 +118,13 @@ def _readout_in_blocks(
     return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), readout) if several else readout
 
 
-def in_blocks(function: Callable[..., Any], n: int, block: int, *arrays: Any) -> Any:
+def in_blocks(function: Function, n: int, block: int, *arrays: Tree) -> Tree:
     """A function of n examples, which are the first axis of all arrays, computed in blocks of them."""
 
-    def cut(begin: Any) -> Any:
+    def cut(begin: Index) -> Tree:
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, begin, block), arrays)
 
-    def filled(i: Any, room: Any) -> Any:
+    def filled(i: Index, room: Tree) -> Tree:
         begin = jnp.minimum(i * block, n - block)  # the last block is as long as the others
         values = function(*cut(begin))
         put = partial(lax.dynamic_update_slice_in_dim, start_index=begin, axis=0)

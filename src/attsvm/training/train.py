@@ -20,6 +20,7 @@ from attsvm.training.losses import Loss, logistic
 from attsvm.training.plan import Outcome, Plan
 from attsvm.training.prediction_heads import Head
 from attsvm.training.segments import Interrupted, Paused, Segments, first_steps
+from attsvm.training.types import OptimizerLike, Options
 from attsvm.training.weights import FULL, MultiHead, Weight
 
 
@@ -29,12 +30,12 @@ def train(
     *,
     weight: Weight = FULL,
     loss: Loss = logistic,
-    optimizer: Any,
+    optimizer: OptimizerLike,
     steps: int,
     init: Any = None,
     record: int | Sequence[int] = 50,
     batch: int | Batches | None = None,
-    train_head: Any = None,
+    train_head: OptimizerLike = None,
     tolerance: float | None = None,
     resume: Path | None = None,
 ) -> Path:
@@ -106,5 +107,5 @@ def _path(inputs: Inputs, outcome: Outcome) -> Path:
     saved = resuming.saved(state._replace(going=final), inputs.description)
     stopped: Any = str(reasons) if inputs.runs is None else reasons
     count = inputs.weight.count if isinstance(inputs.weight, MultiHead) else None
-    records: dict[str, Any] = {**lazy, **arrays}
+    records: Options = {**lazy, **arrays}
     return Path(inputs.original, index, state=saved, stopped=stopped, heads=count, **records)

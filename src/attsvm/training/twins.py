@@ -23,12 +23,15 @@ from attsvm.training.rules import (
     Foreign,
     GradientDescent,
     Mirror,
+    Number,
     Optimizer,
     PerBlock,
     Polyak,
+    Rate,
     Rule,
     Steepest,
 )
+from attsvm.training.types import OptimizerLike, Options
 
 VERBS: dict[type[Any], str] = {
     Adam: "adam",
@@ -59,7 +62,7 @@ class Twin(NamedTuple):
     difference: str = ""
 
 
-def twin_of(optimizer: Any) -> Twin | None:
+def twin_of(optimizer: OptimizerLike) -> Twin | None:
     """The twin of an optimizer; None where the argument is no optimizer. A rule of ours is its own twin."""
     if type(optimizer) is Optimizer:
         optimizer = optimizer.rule
@@ -120,13 +123,13 @@ class _Member(NamedTuple):
     """A member of an optax chain: the function that made it, and its settings."""
 
     name: str
-    settings: dict[str, Any]
+    settings: Options
 
     def __getattr__(self, name: str) -> Any:
         return self.settings.get(name)
 
 
-def _members(update: Any) -> list[_Member]:
+def _members(update: object) -> list[_Member]:
     """The members of a chain, read from the closure of its update function."""
     if not (isinstance(update, FunctionType) and update.__module__.partition(".")[0] == "optax"):
         return [_Member(getattr(update, "__qualname__", "a function of one's own"), {})]
@@ -144,7 +147,7 @@ def _members(update: Any) -> list[_Member]:
     return [member]
 
 
-def _of_optax(optimizer: Any) -> Twin:
+def _of_optax(optimizer: OptimizerLike) -> Twin:
     members = [member for member in _members(optimizer.update) if member.name != "identity"]
     name = f"the optax chain {', '.join(member.name for member in members) or 'identity'}"
     members = [
@@ -175,16 +178,16 @@ def _zero(value: Any) -> bool:
     return not callable(value) and float(value) == 0
 
 
-def _sums(lr: Any, decay: Any, average: _Member) -> tuple[Rule, str]:
+def _sums(lr: Rate, decay: Number, average: _Member) -> tuple[Rule, str]:
     return GradientDescent(lr), HEAVY_BALL if average.name == "trace" else "momentum"
 
 
-def _signs(lr: Any, decay: Any, average: _Member, signs: _Member) -> tuple[Rule, str]:
+def _signs(lr: Rate, decay: Number, average: _Member, signs: _Member) -> tuple[Rule, str]:
     # A sum and an average have the same sign; lengths do not enter.
     return Steepest(linf, lr, average.decay, decay), "a look ahead (nesterov)" if average.nesterov else ""
 
 
-def _adam(lr: Any, decay: Any, moments: _Member) -> tuple[Rule, str]:
+def _adam(lr: Rate, decay: Number, moments: _Member) -> tuple[Rule, str]:
     ahead = "a look ahead (nesterov)" if moments.nesterov else ""
     inside = "eps_root under the root" if moments.eps_root else ""
     rule = Adam(lr, moments.b1, moments.b2, moments.eps, decay)
@@ -192,18 +195,18 @@ def _adam(lr: Any, decay: Any, moments: _Member) -> tuple[Rule, str]:
 
 
 def _near_adam(difference: str) -> Callable[..., tuple[Rule, str]]:
-    def read(lr: Any, decay: Any, moments: _Member) -> tuple[Rule, str]:
+    def read(lr: Rate, decay: Number, moments: _Member) -> tuple[Rule, str]:
         return Adam(lr, moments.b1, moments.b2, moments.eps, decay), difference
 
     return read
 
 
-def _muon(lr: Any, decay: Any, muon: _Member, *shape: _Member) -> tuple[Rule, str]:
+def _muon(lr: Rate, decay: Number, muon: _Member, *shape: _Member) -> tuple[Rule, str]:
     ahead = " and a look ahead (nesterov)" if muon.nesterov else ""
     return Steepest(spectral, lr, muon.beta, decay), f"{NEWTON_SCHULZ}{ahead}; vectors take steps of Adam"
 
 
-def _unit(lr: Any, decay: Any, length: _Member) -> tuple[Rule, str]:
+def _unit(lr: Rate, decay: Number, length: _Member) -> tuple[Rule, str]:
     return Steepest(frobenius, lr, 0.0, decay), "" if _zero(
         length.eps
     ) and length.scale_factor == 1 else "eps beside the length"
@@ -237,7 +240,7 @@ _READERS: dict[tuple[str, ...], Callable[..., tuple[Rule, str]]] = {
 # ---------------------------------------------------------------------- torch
 
 
-def _of_torch(optimizer: Any) -> Twin:
+def _of_torch(optimizer: OptimizerLike) -> Twin:
     groups = [
         {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
     ]
@@ -256,11 +259,11 @@ def _of_torch(optimizer: Any) -> Twin:
     return Twin(name, rule, ", ".join(filter(None, differences)))
 
 
-def _torch_sgd(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+def _torch_sgd(group: Options, lr: Rate) -> tuple[Any, ...]:
     return GradientDescent(lr), group["momentum"] and HEAVY_BALL, group["weight_decay"] and RIDGE
 
 
-def _torch_adam(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+def _torch_adam(group: Options, lr: Rate) -> tuple[Any, ...]:
     decoupled = group.get("decoupled_weight_decay", False)
     b1, b2 = map(float, group["betas"])
     rule = Adam(lr, b1, b2, float(group["eps"]), float(group["weight_decay"]) if decoupled else 0.0)
@@ -268,30 +271,30 @@ def _torch_adam(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
     return rule, group["amsgrad"] and "the largest second moment so far (amsgrad)", inside
 
 
-def _torch_adamw(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+def _torch_adamw(group: Options, lr: Rate) -> tuple[Any, ...]:
     return _torch_adam({**group, "decoupled_weight_decay": True}, lr)
 
 
-def _torch_muon(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+def _torch_muon(group: Options, lr: Rate) -> tuple[Any, ...]:
     rule = Steepest(spectral, lr, float(group["momentum"]), float(group["weight_decay"]))
     return rule, NEWTON_SCHULZ, group["nesterov"] and "a look ahead (nesterov)"
 
 
-def _torch_steepest(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+def _torch_steepest(group: Options, lr: Rate) -> tuple[Any, ...]:
     rule = Steepest(group["norm"], lr, float(group["momentum"]), float(group["weight_decay"]))
     return rule, group["polar"] != "svd" and NEWTON_SCHULZ, group["nesterov"] and "a look ahead (nesterov)"
 
 
-def _torch_mirror(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+def _torch_mirror(group: Options, lr: Rate) -> tuple[Any, ...]:
     return Mirror(float(group["p"]), lr, bool(group["normalised"])), group["weight_decay"] and RIDGE
 
 
-def _torch_compositional(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+def _torch_compositional(group: Options, lr: Rate) -> tuple[Any, ...]:
     rule = Compositional(group["norm"], lr, float(group["ridge"]), float(group["weight_decay"]))
     return rule, group["polar"] != "svd" and NEWTON_SCHULZ, group["momentum"] and "momentum"
 
 
-_TORCH: dict[str, Callable[[dict[str, Any], Any], tuple[Any, ...]]] = {
+_TORCH: dict[str, Callable[[Options, Rate], tuple[Any, ...]]] = {
     "torch.SGD": _torch_sgd,
     "torch.Adam": _torch_adam,
     "torch.AdamW": _torch_adamw,

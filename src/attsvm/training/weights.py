@@ -13,6 +13,7 @@ from jax import Array
 from attsvm._support.validation import as_integer, describe, is_integer
 from attsvm.training.programs import where
 from attsvm.training.runs import contract, each
+from attsvm.training.types import AnyArray
 
 Params = dict[str, Array]
 
@@ -191,7 +192,7 @@ def pullback(weight: Weight, params: Params, G: Array, last: bool) -> Params:
     return each(weight.pullback, last and not isinstance(weight, OURS))(params, G)
 
 
-def reached(weight: Weight, queries: Any) -> Any:
+def reached(weight: Weight, queries: AnyArray) -> AnyArray:
     """The entries of keys (…, n, d), or all or none of them (…, n, 1), that W z reads: none where z is zero.
 
     A diagonal weight reads an entry of the keys where the query's is not zero.
