@@ -88,13 +88,13 @@ def test_a_minimum_that_no_branch_leads_to_is_found(seed):
 
 def test_without_fresh_starts_the_branch_from_the_first_radius_is_all_there_is(monkeypatch):
     tokens, v = hidden_minimum()
-    fresh, calls = search.fresh_answers, iter(range(2))
+    fresh, calls = search.fresh_endpoints, iter(range(2))
 
     def once(*arguments):
         answer, radius = fresh(*arguments)
         return answer if next(calls) == 0 else answer._replace(rank=np.full_like(answer.rank, np.inf)), radius
 
-    monkeypatch.setattr(search, "fresh_answers", once)
+    monkeypatch.setattr(search, "fresh_endpoints", once)
     blind = regularisation_path(tokens, Linear(v), norm=nuclear, radii=(1, 30))
     assert blind.loss[-1] > 1.1 * smallest_loss(tokens, tuple(v), nuclear, 30.0)
 
