@@ -3,7 +3,9 @@
     from attsvm_lab.claims import claims
     print(claims["aligned_factors_stay_aligned"](0))
 
-`run.py` runs them over seeds, and `table.py` writes the page docs/claims.md.
+claim.py says what a claim is, run.py runs claims over seeds, and table.py writes the page docs/claims.md.
+instances.py has what claims of several files share; prompt_instances.py and transformers_setup.py have what
+the claims of one paper share. The other files are claims, one file for a paper or a theme.
 """
 
 from __future__ import annotations

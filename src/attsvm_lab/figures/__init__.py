@@ -6,6 +6,9 @@ numbers against references, each with its source:
     from attsvm_lab import figures
     figure = figures.ALL["two-clouds"]
     figure.picture(figure.compute("quick")).savefig("two-clouds.svg")
+
+figure.py has the types, accuracy.py the tolerance between two numbers, papers.py the list of papers,
+recorded.py the results that a larger machine computed, and textbook.py descent as published code runs it.
 """
 
 from importlib import import_module
