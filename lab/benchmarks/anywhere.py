@@ -66,8 +66,8 @@ def activations(n: int, T: int, d: int, seed: int = 0) -> Any:
 
 def in_memory(shape: tuple[int, int, int], dtype: str) -> np.ndarray:
     keys = np.empty(shape, dtype)
-    for start, part in activations(*shape):
-        keys[start : start + len(part)] = part
+    for start, block in activations(*shape):
+        keys[start : start + len(block)] = block
     return keys
 
 
@@ -90,8 +90,8 @@ def disk(dtype: str, folder: str) -> None:
     shape, file = SHAPES[dtype], Path(folder) / f"{dtype}.npy"
     if not file.exists():
         keys = np.lib.format.open_memmap(file, "w+", dtype, shape)
-        for start, part in activations(*shape):
-            keys[start : start + len(part)] = part
+        for start, block in activations(*shape):
+            keys[start : start + len(block)] = block
         keys.flush()
         del keys
     buffer, start = bytearray(1 << 26), time.perf_counter()
@@ -122,12 +122,12 @@ def memory(dtype: str, folder: str) -> None:
     )
 
 
-def gpu(what: str, folder: str) -> None:
+def gpu(library: str, folder: str) -> None:
     import torch
 
     from attsvm import frobenius, nuclear
 
-    if what == "prompt":
+    if library == "prompt":
         keys, queries, norm = in_memory(GPU, "float32"), None, frobenius
     else:
         rng = np.random.default_rng(1)
@@ -139,22 +139,23 @@ def gpu(what: str, folder: str) -> None:
             keys[np.arange(n), best],
             keys[np.arange(n), 0].copy(),
         )
-        norm = {"frobenius": frobenius, "nuclear": nuclear}[what]
-    there = torch.from_numpy(keys).cuda()
-    solved(there[:200], None if queries is None else queries[:200])  # compiled, started
-    tokens, one, seconds, last = solved(there, queries, norm)
+        norm = {"frobenius": frobenius, "nuclear": nuclear}[library]
+    on_gpu = torch.from_numpy(keys).cuda()
+    solved(on_gpu[:200], None if queries is None else queries[:200])  # compiled, started
+    tokens, on_device, seconds, last = solved(on_gpu, queries, norm)
     passes, pricing = tokens.keys.passes, time.perf_counter()
-    one.constraints.margins(one.W)
+    on_device.constraints.margins(on_device.W)
     pricing = time.perf_counter() - pricing
-    total, other, apart = seconds + last, "", ""
-    if what == "prompt":
+    total, reference, distance = seconds + last, "", ""
+    if library == "prompt":
         solved(keys[:2000])
-        _, two, slower, certified = solved(keys)
-        other = f"{slower + certified:.2f} s on the CPU: {(slower + certified) / total:.1f} ×"
-        apart = f"{np.linalg.norm(one.W - two.W) / np.linalg.norm(two.W):.0e} apart"
+        _, on_host, slower, certified = solved(keys)
+        reference = f"{slower + certified:.2f} s on the CPU: {(slower + certified) / total:.1f} ×"
+        distance = f"{np.linalg.norm(on_device.W - on_host.W) / np.linalg.norm(on_host.W):.0e} apart"
     print(
-        f"| {what} on the GPU | {keys.shape} | {passes:.1f} | "
-        f"{total:.2f} s, {pricing:.3f} s a pass | {other} | {apart} | {one.certificate.worst:.0e} |"
+        f"| {library} on the GPU | {keys.shape} | {passes:.1f} | "
+        f"{total:.2f} s, {pricing:.3f} s a pass | {reference} | {distance} | "
+        f"{on_device.certificate.worst:.0e} |"
     )
 
 
@@ -163,11 +164,11 @@ def cluster(_: str, folder: str) -> None:
     from distributed import Client, LocalCluster
 
     keys = in_memory(CLUSTER, "float32")
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as there, Client(there):
-        _, one, seconds, last = solved(dask.array.from_array(keys, chunks=(250, -1, -1)))
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+        _, on_cluster, seconds, last = solved(dask.array.from_array(keys, chunks=(250, -1, -1)))
     _, two, *_ = solved(keys)
-    apart = np.linalg.norm(one.W - two.W) / np.linalg.norm(two.W)
-    total, worst = seconds + last, one.certificate.worst
+    apart = np.linalg.norm(on_cluster.W - two.W) / np.linalg.norm(two.W)
+    total, worst = seconds + last, on_cluster.certificate.worst
     print(f"| dask, two workers | {CLUSTER} | | {total:.1f} s | | {apart:.0e} apart | {worst:.0e} |")
 
 
@@ -191,11 +192,11 @@ def main() -> None:
     print("| keys | shape | passes | solved and certified | reading as often | memory | worst |")
     print("|---" * 7 + "|", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
-        for what in options.what:
-            for row in ROWS[what][1]:
+        for place in options.what:
+            for row in ROWS[place][1]:
                 folder = options.folder or temporary
                 subprocess.run(
-                    [sys.executable, __file__, what, "--row", row, "--folder", folder], check=False
+                    [sys.executable, __file__, place, "--row", row, "--folder", folder], check=False
                 )
 
 

@@ -36,97 +36,97 @@ APART = 3.0
 
 def main() -> None:
     """All sizes at once, and the record after each."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--scale", default="paper")
-    asked.add_argument("--seconds", type=float, default=540)
-    asked.add_argument("--out", type=Path, default=Path("out/atlas"))
-    asked.add_argument("--machine", default=platform.machine())
-    asked.add_argument("--had", type=Path, help="a record whose cells, if of as many seeds, are kept")
-    given, began = asked.parse_args(), time.perf_counter()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", default="paper")
+    parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--out", type=Path, default=Path("out/atlas"))
+    parser.add_argument("--machine", default=platform.machine())
+    parser.add_argument("--had", type=Path, help="a record whose cells, if of as many seeds, are kept")
+    options, began = parser.parse_args(), time.perf_counter()
     study = tomllib.loads(STUDY.read_text(encoding="utf8"))
-    scaled = study.pop("scale")[given.scale]
+    scaled = study.pop("scale")[options.scale]
     study |= {key: value for key, value in scaled.items() if key not in ("data", "train")}
     if isinstance(scaled.get("train"), dict):
         study["train"] = [{**table, **scaled["train"]} for table in study["train"]]
     sizes = list(products(scaled.get("data", study["data"]), "data"))
-    ways = list(products(study["train"], "train"))
-    names = list(dict.fromkeys(_named(way, sizes[0])[0] for way in ways))
-    had = json.loads(given.had.read_text(encoding="utf8")) if given.had else {"trainings": {}}
+    trainings = list(products(study["train"], "train"))
+    names = list(dict.fromkeys(_named(training, sizes[0])[0] for training in trainings))
+    had = json.loads(options.had.read_text(encoding="utf8")) if options.had else {"trainings": {}}
     preload(*NEEDED)
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     with workers(cores()) as pool, ThreadPoolExecutor(len(sizes)) as threads:
         pool.submit(device).result()
         waiting: dict[Future[Any], int] = {}
         for k, size in enumerate(sizes):
-            own = {
+            quantities = {
                 **study,
                 "data": size,
-                "train": [w for w in ways if not _has(had, w, size, study["seeds"])],
+                "train": [w for w in trainings if not _has(had, w, size, study["seeds"])],
             }
-            if not own["train"]:
+            if not quantities["train"]:
                 continue
-            waiting[threads.submit(sweep, own, pool, out=given.out / str(k))] = k
+            waiting[threads.submit(sweep, quantities, pool, out=options.out / str(k))] = k
             time.sleep(APART)
-        left = given.seconds - (time.perf_counter() - began)
+        remaining = options.seconds - (time.perf_counter() - began)
         try:
-            for done in as_completed(waiting, timeout=left):
-                folder = given.out / str(waiting[done])
-                done.result()
-                found.append(json.loads((folder / "atlas.json").read_text(encoding="utf8")))
+            for job in as_completed(waiting, timeout=remaining):
+                folder = options.out / str(waiting[job])
+                job.result()
+                records.append(json.loads((folder / "atlas.json").read_text(encoding="utf8")))
                 seconds = round(time.perf_counter() - began)
-                _tell(given, names, had, found, seconds)
-                print(f"{len(found)} of {len(waiting)} sizes, {seconds} s", flush=True)
+                _tell(options, names, had, records, seconds)
+                print(f"{len(records)} of {len(waiting)} sizes, {seconds} s", flush=True)
         except TimeoutError:
-            print(f"{given.seconds:g} s are over: {len(found)} of {len(waiting)} sizes", flush=True)
+            print(f"{options.seconds:g} s are over: {len(records)} of {len(waiting)} sizes", flush=True)
             os._exit(0)  # what is not finished is not waited for
 
 
-def _has(had: dict[str, Any], way: dict[str, Any], size: dict[str, Any], seeds: int) -> bool:
+def _has(had: dict[str, Any], training: dict[str, Any], size: dict[str, Any], seeds: int) -> bool:
     """Whether a record has this training at this size, on so many seeds."""
-    name, told = _named(way, size)
-    return bool(had["trainings"].get(name, {"sizes": {}})["sizes"].get(told, {"runs": 0})["runs"] >= seeds)
+    name, earlier = _named(training, size)
+    return bool(had["trainings"].get(name, {"sizes": {}})["sizes"].get(earlier, {"runs": 0})["runs"] >= seeds)
 
 
-def _named(way: dict[str, Any], size: dict[str, Any]) -> tuple[str, str]:
+def _named(training: dict[str, Any], size: dict[str, Any]) -> tuple[str, str]:
     """A training and a size, as a record names them."""
-    words = as_cell(size, way, (), "").words
+    cell_settings = as_cell(size, training, (), "").words
     sizes = ", ".join(f"{name} = {value}" for name, value in size.items() if name != "model")
-    return name_of({name: words[name] for name in TRAINING if name in words}), sizes
+    return name_of({name: cell_settings[name] for name in TRAINING if name in cell_settings}), sizes
 
 
 def _tell(
-    given: argparse.Namespace,
+    options: argparse.Namespace,
     names: list[str],
     had: dict[str, Any],
-    found: list[dict[str, Any]],
+    records: list[dict[str, Any]],
     seconds: int,
 ) -> None:
     """The record that was had and those of the sizes as one, and by what and in which time they were made.
 
     names: of the trainings, in the order of the study.
     """
-    whole = deepcopy(found[0])
+    atlas = deepcopy(records[0])
     trainings: dict[str, Any] = {}
-    for record in (had, *found):
+    for record in (had, *records):
         for name, training in record["trainings"].items():
-            told = trainings.setdefault(name, {**training, "sizes": {}})
-            told["sizes"] |= training["sizes"]
-    whole["trainings"] = {name: trainings[name] for name in names if name in trainings}
-    whole["runs"] = sum(cell["runs"] for told in trainings.values() for cell in told["sizes"].values())
-    whole |= {
+            entry = trainings.setdefault(name, {**training, "sizes": {}})
+            entry["sizes"] |= training["sizes"]
+    atlas["trainings"] = {name: trainings[name] for name in names if name in trainings}
+    atlas["runs"] = sum(cell["runs"] for entry in trainings.values() for cell in entry["sizes"].values())
+    atlas |= {
         "name": "atlas",
-        "scale": given.scale,
+        "scale": options.scale,
         "again": "attsvm sweep lab/studies/atlas.toml --scale one",
     }
-    made = {
-        "machine": given.machine,
+    origin = {
+        "machine": options.machine,
         "seconds": seconds,
         "versions": {name: version(name) for name in ("numpy", "jax")},
-        "command": f"python lab/benchmarks/atlas.py --scale {given.scale} --seconds {given.seconds:g}",
+        "command": f"python lab/benchmarks/atlas.py --scale {options.scale} --seconds {options.seconds:g}",
     }
-    whole["made"] = [*had.get("made", []), made]
-    text = json.dumps(whole, separators=(",", ":")) + "\n"
-    (given.out / "atlas.json").write_text(text, encoding="utf8")
+    atlas["made"] = [*had.get("made", []), origin]
+    text = json.dumps(atlas, separators=(",", ":")) + "\n"
+    (options.out / "atlas.json").write_text(text, encoding="utf8")
 
 
 if __name__ == "__main__":

@@ -48,31 +48,33 @@ def turned(call: Any, size: float) -> Any:
         drawn = np.random.default_rng(5).standard_normal(W.shape[-2:])
         return W + size * np.linalg.norm(W, axis=(-2, -1), keepdims=True) * drawn / np.linalg.norm(drawn)
 
-    return lambda *given, **more: _changed(call(*given, **more), change)
+    return lambda *arguments, **options: _changed(call(*arguments, **options), change)
 
 
 def scaled(call: Any, size: float) -> Any:
-    return lambda *given, **more: _changed(call(*given, **more), lambda W: (1 + size) * W)
+    return lambda *arguments, **options: _changed(call(*arguments, **options), lambda W: (1 + size) * W)
 
 
-def _changed(found: Any, change: Callable[[Any], Any]) -> Any:
+def _changed(result: Any, change: Callable[[Any], Any]) -> Any:
     """A path, two of them, a solution, or a number with other values."""
-    if hasattr(found, "feed_forward"):
-        parts = ("feed_forward", "attention")
-        return replace(found, **{name: _changed(getattr(found, name), change) for name in parts})
-    if isinstance(found, att.Path):
-        made = {name: change(a) for name in "WKQ" if (a := getattr(found, name)) is not None}
-        return found.changed(**made, v=None if found.v is None else change(found.v[..., None])[..., 0])
-    name = next((name for name in ("W", "exponent", "logits") if hasattr(found, name)), None)
-    return replace(found, **{name: change(getattr(found, name))}) if name else change(found)
+    if hasattr(result, "feed_forward"):
+        names = ("feed_forward", "attention")
+        return replace(result, **{name: _changed(getattr(result, name), change) for name in names})
+    if isinstance(result, att.Path):
+        changed_arrays = {name: change(a) for name in "WKQ" if (a := getattr(result, name)) is not None}
+        return result.changed(
+            **changed_arrays, v=None if result.v is None else change(result.v[..., None])[..., 0]
+        )
+    name = next((name for name in ("W", "exponent", "logits") if hasattr(result, name)), None)
+    return replace(result, **{name: change(getattr(result, name))}) if name else change(result)
 
 
 def flipped(call: Any, size: float) -> Any:
     """A share of the answers yes and no, or of the selected tokens, is wrong."""
     rng = np.random.default_rng(7)
 
-    def found(*given: Any, **more: Any) -> Any:
-        answer = np.array(call(*given, **more))
+    def found(*arguments: Any, **options: Any) -> Any:
+        answer = np.array(call(*arguments, **options))
         if answer.ndim < 2:
             return answer ^ (rng.random(answer.shape) < size)
         return np.where(rng.random(answer.shape[:-1])[..., None] < size, np.roll(answer, 1, -1), answer)
@@ -85,34 +87,36 @@ def _other(norm: Any) -> Any:
 
 
 def other_norm(call: Any, _: float) -> Any:
-    return lambda tokens, selected, norm=att.frobenius, **more: call(tokens, selected, _other(norm), **more)
+    return lambda tokens, selected, norm=att.frobenius, **options: call(
+        tokens, selected, _other(norm), **options
+    )
 
 
 def other_token(call: Any, _: float) -> Any:
-    def found(tokens: Any, selected: Any, *given: Any, **more: Any) -> Any:
-        chosen = np.array(selected)
-        if chosen.dtype == bool:
-            chosen[..., 0, :] = np.roll(chosen[..., 0, :], 1, axis=-1)
+    def found(tokens: Any, selected: Any, *arguments: Any, **options: Any) -> Any:
+        changed_selection = np.array(selected)
+        if changed_selection.dtype == bool:
+            changed_selection[..., 0, :] = np.roll(changed_selection[..., 0, :], 1, axis=-1)
         else:
-            chosen[..., 0] = (chosen[..., 0] + 1) % tokens.T
-        return call(tokens, chosen, *given, **more)
+            changed_selection[..., 0] = (changed_selection[..., 0] + 1) % tokens.T
+        return call(tokens, changed_selection, *arguments, **options)
 
     return found
 
 
 def other_rule(call: Any, _: float) -> Any:
-    def found(*given: Any, **more: Any) -> Any:
-        if "optimizer" not in more:  # a path of radii: another ball
-            other = {"weight": att.FullWeight(), "norm": _other(more.get("norm", att.frobenius))}
-            return call(*given, **more | other)
-        rule = more["optimizer"].rule
+    def found(*arguments: Any, **options: Any) -> Any:
+        if "optimizer" not in options:  # a path of radii: another ball
+            reference = {"weight": att.FullWeight(), "norm": _other(options.get("norm", att.frobenius))}
+            return call(*arguments, **options | reference)
+        rule = options["optimizer"].rule
         kind, lr = type(rule).__name__, getattr(rule, "lr", 1.0)
-        taken = att.gd(1.0) if kind == "Polyak" else att.steepest(att.frobenius, lr)
+        changed_rule = att.gd(1.0) if kind == "Polyak" else att.steepest(att.frobenius, lr)
         if kind == "Steepest":
-            taken = att.steepest(_other(rule.norm), lr, rule.momentum, rule.decay)
+            changed_rule = att.steepest(_other(rule.norm), lr, rule.momentum, rule.decay)
         if kind == "Mirror":
-            taken = att.mirror(3.0 if rule.p == 2 else 2.0, lr, rule.normalised)
-        return call(*given, **more | {"optimizer": taken})
+            changed_rule = att.mirror(3.0 if rule.p == 2 else 2.0, lr, rule.normalised)
+        return call(*arguments, **options | {"optimizer": changed_rule})
 
     return found
 
@@ -120,16 +124,16 @@ def other_rule(call: Any, _: float) -> Any:
 def a_tenth(call: Any, _: float) -> Any:
     """The run ten times as early, under the steps that were asked for."""
 
-    def found(*given: Any, steps: int, record: Any = 50, **more: Any) -> Any:
+    def found(*arguments: Any, steps: int, record: Any = 50, **options: Any) -> Any:
         if steps < 20:
-            return call(*given, steps=steps, record=record, **more)
-        asked = np.asarray(record_steps(steps, record))
-        path = call(*given, steps=steps // 10, record=np.unique(asked // 10).tolist(), **more)
-        at, heads = np.searchsorted(path.index, asked // 10), path.heads is not None
+            return call(*arguments, steps=steps, record=record, **options)
+        recorded = np.asarray(record_steps(steps, record))
+        path = call(*arguments, steps=steps // 10, record=np.unique(recorded // 10).tolist(), **options)
+        at, heads = np.searchsorted(path.index, recorded // 10), path.heads is not None
         cut = {n: np.take(a, at, axis=-3 - heads) for n in "WKQ" if (a := getattr(path, n)) is not None}
         cut |= {"loss": path.loss[..., at], "log_excess": path.log_excess[..., at]}
         v = None if path.v is None else np.take(path.v, at, axis=-2 - heads)
-        return path.changed(index=asked, v=v, **cut)
+        return path.changed(index=recorded, v=v, **cut)
 
     return found
 
@@ -158,30 +162,30 @@ MUTANTS: dict[str, tuple[Any, Sequence[str], Sequence[float]]] = {
 @contextmanager
 def falsified(change: Any, names: Sequence[str], size: float) -> Iterator[list[str]]:
     """The named functions of the package, changed; which of them were called."""
-    kept, called = [], []
+    originals, called = [], []
 
     def watched(name: str, call: Any) -> Any:
-        return lambda *given, **more: called.append(name) or call(*given, **more)
+        return lambda *arguments, **options: called.append(name) or call(*arguments, **options)
 
     for name in names:
         *places, last = name.split(".")
         home: Any = att
         for place in places:
             home = getattr(home, place)
-        kept.append((home, last, getattr(home, last)))
+        originals.append((home, last, getattr(home, last)))
         setattr(home, last, watched(name, change(getattr(home, last), size)))
     try:
         yield called
     finally:
-        for home, last, call in kept:
+        for home, last, call in originals:
             setattr(home, last, call)
 
 
 def verdict(claim: Claim, seed: int) -> str:
     for name, module in list(sys.modules.items()):
-        for part in list(vars(module).values()) if name.startswith("attsvm_lab.claims.") else ():
-            if hasattr(part, "cache_clear") and getattr(part, "__module__", "") == name:
-                part.cache_clear()
+        for value in list(vars(module).values()) if name.startswith("attsvm_lab.claims.") else ():
+            if hasattr(value, "cache_clear") and getattr(value, "__module__", "") == name:
+                value.cache_clear()
     signal.alarm(PATIENCE)
     try:
         return claim(seed).status
@@ -193,7 +197,7 @@ def verdict(claim: Claim, seed: int) -> str:
 
 def noticed(claim: Claim, seeds: Sequence[int]) -> dict[str, float]:
     """Of every mutant that the claim meets the smallest size at which it no longer holds."""
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for name, (change, names, sizes) in MUTANTS.items():
         for size in sizes or (1.0,):
             called, status = [], "holds"
@@ -202,10 +206,10 @@ def noticed(claim: Claim, seeds: Sequence[int]) -> dict[str, float]:
                     with falsified(change, names, size) as called:
                         status = verdict(claim, seed)
             if called:
-                found[name] = abs(size) if status != "holds" else found.get(name, 0.0)
+                shares[name] = abs(size) if status != "holds" else shares.get(name, 0.0)
             if status == "holds":
                 break
-    return found
+    return shares
 
 
 def _too_long(*_: Any) -> None:
@@ -213,28 +217,28 @@ def _too_long(*_: Any) -> None:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("names", nargs="*")
-    asked.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    asked.add_argument("--out", type=File, default=File("out/claim_mutants.json"))
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--out", type=File, default=File("out/claim_mutants.json"))
+    options = parser.parse_args()
     signal.signal(signal.SIGALRM, _too_long)
-    table = json.loads(given.out.read_text(encoding="utf8")) if given.out.exists() else {}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    table = json.loads(options.out.read_text(encoding="utf8")) if options.out.exists() else {}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     for module, group in by_module().items():
         for claim in group:
-            if claim.refuted or (given.names and not {claim.name, module} & set(given.names)):
+            if claim.refuted or (options.names and not {claim.name, module} & set(options.names)):
                 continue
-            seeds = [seed for seed in given.seeds if verdict(claim, seed) == "holds"]
+            seeds = [seed for seed in options.seeds if verdict(claim, seed) == "holds"]
             if not seeds:
                 print(f"{claim.name} does not hold on these seeds, or not in {PATIENCE} s", file=sys.stderr)
                 continue
-            found = noticed(claim, seeds)
-            told = {1: "✓", 0: "–", None: "·"}
-            shown = [told.get(size := found.get(name), f"{100 * (size or 0):g} %") for name in MUTANTS]
+            shares = noticed(claim, seeds)
+            marks = {1: "✓", 0: "–", None: "·"}
+            shown = [marks.get(size := shares.get(name), f"{100 * (size or 0):g} %") for name in MUTANTS]
             print(f"| `{claim.name}` | {' | '.join(shown)} |", flush=True)
-            given.out.write_text(json.dumps(table | {claim.name: found}, indent=1), encoding="utf8")
-            table[claim.name] = found
+            options.out.write_text(json.dumps(table | {claim.name: shares}, indent=1), encoding="utf8")
+            table[claim.name] = shares
 
 
 if __name__ == "__main__":

@@ -39,11 +39,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path)
-    given = parser.parse_args()
-    halves, start = reviews(given.data), time.time()
+    options = parser.parse_args()
+    halves, start = reviews(options.data), time.time()
     print(f"fusing works: {fusing_works()}, {time.time() - start:.0f} s", flush=True)
-    for dropout, ways in ((0.2, ("plain", "recorded")), (0.0, tuple(WAYS))):
-        same(Sentiment(halves, 3, "cuda", dropout=dropout), "mirror:1.1", ways)
+    for dropout, variants in ((0.2, ("plain", "recorded")), (0.0, tuple(WAYS))):
+        same(Sentiment(halves, 3, "cuda", dropout=dropout), "mirror:1.1", variants)
     for size, rule, steps in CASES:
         task = Sentiment(halves, size, "cuda")
         compared(task, f"size {size}, {rule}", rule, steps, 250)
@@ -54,26 +54,28 @@ def main() -> None:
 
 def compared(task: Any, name: str, rule: str, steps: int, epoch: int) -> None:
     """Seconds of an epoch, each way twice, and of a test pass."""
-    ways = {way: made(task, rule, way) for way in WAYS}
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    steps_of = {variant: made(task, rule, variant) for variant in WAYS}
+    seconds: dict[str, list[float]] = {variant: [] for variant in steps_of}
     task.fill = FILL
     batches = list(itertools.islice(task.batches(0, 1), steps))
     for k in range(4):
-        for way, made_steps in ways.items():
+        for variant, made_steps in steps_of.items():
             took = epoch / steps * timed(lambda s=made_steps: s.epoch(batches))
-            seconds[way] += [took] if k > 1 else []  # first seen, then recorded, then timed
-    words = {way: "/".join(f"{x:.2f}" for x in found) for way, found in seconds.items()}
-    test = {way: f"{timed(lambda s=found: tested(task, s.model)):.2f}" for way, found in ways.items()}
+            seconds[variant] += [took] if k > 1 else []  # first seen, then recorded, then timed
+    texts = {variant: "/".join(f"{x:.2f}" for x in times) for variant, times in seconds.items()}
+    test = {
+        variant: f"{timed(lambda s=times: tested(task, s.model)):.2f}" for variant, times in steps_of.items()
+    }
     gain = min(seconds["plain"]) / min(seconds["fused"])
-    shapes = len(ways["fused"]._recorded)
+    shapes = len(steps_of["fused"]._recorded)
     memory = torch.cuda.max_memory_allocated() / 1e9
     print(
-        f"{name}: epoch {words}, {gain:.2f} times; test {test}; {shapes} graphs, {memory:.1f} GB", flush=True
+        f"{name}: epoch {texts}, {gain:.2f} times; test {test}; {shapes} graphs, {memory:.1f} GB", flush=True
     )
 
 
-def made(task: Any, rule: str, way: str) -> Steps:
-    compiled, graphs = WAYS[way]
+def made(task: Any, rule: str, variant: str) -> Steps:
+    compiled, graphs = WAYS[variant]
     torch.manual_seed(0)
     model = task.make().cuda()
     model.dtype = torch.bfloat16
@@ -90,18 +92,20 @@ def tested(task: Any, model: Any) -> None:
         task.loss(model, batch)
 
 
-def same(task: Any, rule: str, ways: tuple[str, ...]) -> None:
+def same(task: Any, rule: str, variants: tuple[str, ...]) -> None:
     """The losses of the first steps, each batch twice so that it is replayed."""
-    task.fill, found = FILL, {}
+    task.fill, losses_of = FILL, {}
     batch = next(iter(task.batches(0, 1)))
-    for way in ways:
-        steps = made(task, rule, way)
+    for variant in variants:
+        steps = made(task, rule, variant)
         torch.manual_seed(1)
-        found[way] = torch.tensor([steps.epoch([batch])[0] for _ in range(8)])
-    first = found[ways[0]]
-    apart = {way: float(((losses - first).abs() / first).max()) for way, losses in found.items()}
-    verdict = "same" if max(apart.values()) < SAME else "DIFFER"
-    print(f"{rule}: losses {first.tolist()}, apart by {apart}: {verdict}", flush=True)
+        losses_of[variant] = torch.tensor([steps.epoch([batch])[0] for _ in range(8)])
+    first = losses_of[variants[0]]
+    distances = {
+        variant: float(((losses - first).abs() / first).max()) for variant, losses in losses_of.items()
+    }
+    verdict = "same" if max(distances.values()) < SAME else "DIFFER"
+    print(f"{rule}: losses {first.tolist()}, apart by {distances}: {verdict}", flush=True)
 
 
 def timed(call: Any) -> float:

@@ -86,26 +86,31 @@ def opened(file: Path) -> webdriver.Chrome:
 
 def frames(driver: webdriver.Chrome, seconds: float) -> dict[str, float]:
     """What a drag of so many seconds shows, and the processor time of its frames in milliseconds."""
-    before = busy(driver) | threads(driver.service.process.pid)
-    found = driver.execute_async_script(DRAG, seconds, TOKEN)
-    after = busy(driver) | threads(driver.service.process.pid)
-    return found | {name: 1000 * (after[name] - before.get(name, 0)) / found["frames"] for name in after}
+    threads_before = busy(driver) | threads(driver.service.process.pid)
+    measured = driver.execute_async_script(DRAG, seconds, TOKEN)
+    threads_after = busy(driver) | threads(driver.service.process.pid)
+    return measured | {
+        name: 1000 * (threads_after[name] - threads_before.get(name, 0)) / measured["frames"]
+        for name in threads_after
+    }
 
 
 def told(name: str, rounds: list[dict[str, float]]) -> None:
     """One page's figures, by their medians."""
-    found = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
-    rate = f"{found['fps']:.0f} frames per second over {found['frames']:.0f} frames"
-    print(f"{name}: {found['tokens']:.0f} tokens, {found['runs']:.0f} starts: {rate}")
+    medians = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
+    rate = f"{medians['fps']:.0f} frames per second over {medians['frames']:.0f} frames"
+    print(f"{name}: {medians['tokens']:.0f} tokens, {medians['runs']:.0f} starts: {rate}")
     print(
-        f"  work of the page by the clock: {found['cost']:.1f} ms a frame, {found['slow']:.1f} in one of 20"
+        f"  work of the page by the clock: {medians['cost']:.1f} ms a frame, "
+        f"{medians['slow']:.1f} in one of 20"
     )
-    main = ", ".join(f"{key.removesuffix('Duration').lower()} {found[key]:.1f}" for key in WANTED)
+    main = ", ".join(f"{key.removesuffix('Duration').lower()} {medians[key]:.1f}" for key in WANTED)
     print(
-        f"  processor time of the main thread: {main} ms a frame; {found['steps']:.0f} steps in the last one"
+        f"  processor time of the main thread: {main} ms a frame; "
+        f"{medians['steps']:.0f} steps in the last one"
     )
-    if beside := [f"{key} {found[key]:.1f}" for key in THREADS.values() if key in found]:
-        print(f"  beside it: {', '.join(beside)} ms a frame")
+    if thread_shares := [f"{key} {medians[key]:.1f}" for key in THREADS.values() if key in medians]:
+        print(f"  beside it: {', '.join(thread_shares)} ms a frame")
 
 
 WANTED = ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")

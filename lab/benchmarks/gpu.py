@@ -28,8 +28,8 @@ def problem(runs: int, dtype: type) -> tuple[att.Tokens, np.ndarray]:
     """sphere(6, 8, 10) with different seeds, repeated beyond 1,000."""
     tokens, v = att.datasets.sphere(6, 8, 10, seed=range(min(runs, 1_000)))
     repeat = runs // tokens.keys.shape[0]
-    parts = (np.repeat(a, repeat, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels))
-    return att.Tokens(*parts, dtype=dtype), np.repeat(v, repeat, axis=0)
+    repeated = (np.repeat(a, repeat, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels))
+    return att.Tokens(*repeated, dtype=dtype), np.repeat(v, repeat, axis=0)
 
 
 def seconds(function, repeats: int = 3) -> tuple[float, float]:
@@ -63,8 +63,8 @@ def loop_alone(runs: int, dtype: type) -> None:
     """The compiled steps without transfers and records."""
     tokens, v = problem(runs, dtype)
     rule = att.steepest(att.frobenius, LR).rule
-    ways = {"one kernel": (False, True), "runs last": (True, False), "runs first": (False, False)}
-    for name, (lanes, fused) in ways.items():
+    layouts = {"one kernel": (False, True), "runs last": (True, False), "runs first": (False, False)}
+    for name, (lanes, fused) in layouts.items():
         with jax.enable_x64(True):
             on_cpu = jax.default_backend() == "cpu"
             model = Model(
@@ -78,11 +78,14 @@ def loop_alone(runs: int, dtype: type) -> None:
             (chunk,) = devices.chunks_of(share, plan, data, scores, start)
             lengths = np.zeros(64, np.int64)
             lengths[0] = STEPS
-            given = (plan, chunk.data, chunk.scores, chunk.state, lengths, 1)
+            arguments = (plan, chunk.data, chunk.scores, chunk.state, lengths, 1)
             begin = time.perf_counter()
-            compiled = engine.advance.of(*given).lower(*given).compile()
+            compiled = engine.advance.of(*arguments).lower(*arguments).compile()
             compiling = time.perf_counter() - begin
-            best, end = seconds(lambda c=compiled, g=given: jax.block_until_ready(c(*g)))[1], compiled(*given)
+            best, end = (
+                seconds(lambda c=compiled, g=arguments: jax.block_until_ready(c(*g)))[1],
+                compiled(*arguments),
+            )
         size = np.median(np.linalg.norm(end[0].params["W"], axis=(1, 2)))
         print(
             f"| {runs:,} | {np.dtype(dtype).name} | {name} | {compiling:.2f} s | {best:.4f} s | {size:.6f} |",

@@ -43,17 +43,17 @@ def one(job: tuple[str, int]) -> tuple[str, int, str, float]:
     signal.setitimer(signal.ITIMER_PROF, LIMIT)  # CPU time: others use the machine, too
     signal.alarm(60 * LIMIT)
     try:
-        word = exact.outcome(case)
+        outcome = exact.outcome(case)
     except TimeoutError:
-        word = "HANG"
+        outcome = "HANG"
     except MemoryError:
-        word = "MEMORY"
+        outcome = "MEMORY"
     except Exception as error:
-        word = f"CRASH {type(error).__name__}: {error}"
+        outcome = f"CRASH {type(error).__name__}: {error}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-    return family, seed, word, time.process_time() - start
+    return family, seed, outcome, time.process_time() - start
 
 
 def prepare() -> None:
@@ -95,19 +95,19 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, initializer=prepare) as pool:
         # A seed of every family in turn, so that one that is stopped has seen all of them.
         jobs = ((name, seed) for seed in seeds for name in families)
-        for family, seed, word, seconds in pool.map(one, jobs, chunksize=len(families)):
-            counts[family][word] += 1
+        for family, seed, outcome, seconds in pool.map(one, jobs, chunksize=len(families)):
+            counts[family][outcome] += 1
             slowest[family] = max(slowest[family], seconds)
-            if word[0].isupper() or seconds > SLOW:
-                print(f"{family} {seed}: {word}, {seconds:.1f} CPU s", flush=True)
+            if outcome[0].isupper() or seconds > SLOW:
+                print(f"{family} {seed}: {outcome}, {seconds:.1f} CPU s", flush=True)
             if time.monotonic() > end:
                 stopped = True
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
     text = "\n".join(table(counts, slowest))
     print(text)
-    tried = sum(count.total() for count in counts.values())
-    print(f"\n{tried:,} programs from seed {options.first}" + ", stopped by the clock" * stopped)
+    total = sum(count.total() for count in counts.values())
+    print(f"\n{total:,} programs from seed {options.first}" + ", stopped by the clock" * stopped)
     if not options.only:
         into_page(PAGE, f"hostile {' '.join(scales)}", text)
 
@@ -116,15 +116,21 @@ def table(counts: dict[str, Counter[str]], slowest: dict[str, float]) -> list[st
     """Markdown: a row per family, and the sum."""
     from tests.program.exact import CERTIFIED, NOT_CERTIFIED, NOT_SEPARABLE, OUT_OF_RANGE
 
-    words = [CERTIFIED, NOT_CERTIFIED, NOT_SEPARABLE, OUT_OF_RANGE]
+    outcomes = [CERTIFIED, NOT_CERTIFIED, NOT_SEPARABLE, OUT_OF_RANGE]
     lines = [
-        f"| family | tried | {' | '.join(words)} | false, wrong, not finite, hang, crash | slowest, CPU s |",
+        f"| family | tried | {' | '.join(outcomes)} "
+        "| false, wrong, not finite, hang, crash | slowest, CPU s |",
         "|---" * 8 + "|",
     ]
     total: Counter[str] = Counter()
     for family, count in [*counts.items(), ("**all**", total)]:
-        bad = sum(number for word, number in count.items() if word[0].isupper())
-        cells = [family.replace("_", " "), f"{count.total():,}", *(f"{count[w]:,}" for w in words), str(bad)]
+        failures = sum(number for word, number in count.items() if word[0].isupper())
+        cells = [
+            family.replace("_", " "),
+            f"{count.total():,}",
+            *(f"{count[w]:,}" for w in outcomes),
+            str(failures),
+        ]
         lines.append(f"| {' | '.join(cells)} | {slowest.get(family, max(slowest.values())):.1f} |")
         total += count if count is not total else Counter()
     feasible = total[CERTIFIED] + total[NOT_CERTIFIED]

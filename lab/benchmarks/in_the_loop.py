@@ -40,7 +40,7 @@ clock = device_clock if DEVICE == "cuda" else time.perf_counter
 
 def medians(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Median seconds of each, in turn."""
-    return {name: statistics.median(some) for name, some in in_turn(works, rounds, clock).items()}
+    return {name: statistics.median(times) for name, times in in_turn(works, rounds, clock).items()}
 
 
 def attention() -> None:
@@ -73,9 +73,9 @@ def _memory(work: Callable[[], Any]) -> float:
     if DEVICE != "cuda":
         return float("nan")
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    allocated = torch.cuda.memory_allocated()
     work()
-    return (torch.cuda.max_memory_allocated() - before) / 1e6
+    return (torch.cuda.max_memory_allocated() - allocated) / 1e6
 
 
 def monitor() -> None:
@@ -104,8 +104,8 @@ def monitor() -> None:
                 optimizer.step()
 
     took = medians({"plain": lambda: steps(False), "monitored": lambda: steps(True)}, ROUNDS)
-    more = took["monitored"] / took["plain"] - 1
-    print(f"training, {1e3 * took['plain'] / 50:.2f} ms a step; monitor every 50 steps: {more:+.2%}")
+    overhead = took["monitored"] / took["plain"] - 1
+    print(f"training, {1e3 * took['plain'] / 50:.2f} ms a step; monitor every 50 steps: {overhead:+.2%}")
 
 
 def decoder() -> tuple[Any, Any, list[Probe]]:
@@ -141,24 +141,24 @@ def ways(probes: list[Probe]) -> dict[str, tuple[dict[Any, Any], int]]:
     }
 
 
-def steps(model: Any, prompt: Any, told: Callable[..., Any] | None) -> Iterator[None]:
+def steps(model: Any, prompt: Any, criterion: Callable[..., Any] | None) -> Iterator[None]:
     """A prompt, then one token after the other, the likeliest; told is asked after each, as in generate."""
-    given, cache = prompt, None
+    inputs, cache = prompt, None
     while True:
-        out = model(given, past_key_values=cache, use_cache=True)
-        cache, given = out.past_key_values, out.logits[:, -1:].argmax(-1)
-        _ = told and told(given, None)
+        out = model(inputs, past_key_values=cache, use_cache=True)
+        cache, inputs = out.past_key_values, out.logits[:, -1:].argmax(-1)
+        _ = criterion and criterion(inputs, None)
         yield
 
 
-def beside(model: Any, twin: Any, prompt: Any, given: dict[Any, Any], every: int) -> list[list[float]]:
+def beside(model: Any, twin: Any, prompt: Any, probes_of: dict[Any, Any], every: int) -> list[list[float]]:
     """Seconds of a watched model's steps and of its twin's, which take turns: both see the same machine."""
     with ExitStack() as stack:
-        told = None
-        if given:
-            watching = stack.enter_context(watch(model, given))
-            told = watching.stop_at(float("inf"), every=every)[0] if every else None
-        sides = [steps(model, prompt, told), steps(twin, prompt, None)]
+        criterion = None
+        if probes_of:
+            watching = stack.enter_context(watch(model, probes_of))
+            criterion = watching.stop_at(float("inf"), every=every)[0] if every else None
+        sides = [steps(model, prompt, criterion), steps(twin, prompt, None)]
         stack.enter_context(torch.no_grad())
         for _ in range(3):  # the prompt, and the first tokens
             _ = [next(side) for side in sides]
@@ -207,81 +207,85 @@ def alone(width: int = 2_048, n: int = 8) -> dict[str, list[float]]:
     """
     kind = torch.bfloat16 if DEVICE == "cuda" else torch.float32
     prompt, token = (torch.randn(n, t, width, device=DEVICE, dtype=kind) for t in (64, 1))
-    said, ids = (torch.zeros((n, t), dtype=torch.long, device=DEVICE) for t in (64, 1))
+    states, ids = (torch.zeros((n, t), dtype=torch.long, device=DEVICE) for t in (64, 1))
 
-    def once(given: dict[Any, Any], every: int) -> tuple[float, float]:
+    def once(probes_of: dict[Any, Any], every: int) -> tuple[float, float]:
         model, past = Empty(), Length()
-        watching = watch(model, given) if given else None
-        told = watching.stop_at(float("inf"), every=every)[0] if watching and every else lambda *_: None
+        watching = watch(model, probes_of) if probes_of else None
+        criterion = watching.stop_at(float("inf"), every=every)[0] if watching and every else lambda *_: None
         begin = time.thread_time()
-        model(said, past_key_values=past, states=prompt), told(ids, None)
-        model(ids, past_key_values=past, states=token), told(ids, None)
+        model(states, past_key_values=past, states=prompt), criterion(ids, None)
+        model(ids, past_key_values=past, states=token), criterion(ids, None)
         middle = time.thread_time()
         for _ in range(TOKENS - 2):
-            model(ids, past_key_values=past, states=token), told(ids, None)
+            model(ids, past_key_values=past, states=token), criterion(ids, None)
         last = time.thread_time()
         _ = watching and watching.scores
         return (last - middle) / (TOKENS - 2), time.thread_time() - last + middle - begin
 
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     with torch.no_grad():
         for name, way in ways(made(width)).items():
             rounds = [once(*way) for _ in range(20)]
-            found[name] = [1e6 * min(x) for x in zip(*rounds, strict=True)]
-    plain = found.pop("none")
-    return {name: [x - y for x, y in zip(took, plain, strict=True)] for name, took in found.items()}
+            times[name] = [1e6 * min(x) for x in zip(*rounds, strict=True)]
+    plain = times.pop("none")
+    return {name: [x - y for x, y in zip(took, plain, strict=True)] for name, took in times.items()}
 
 
 def middle(turns: list[list[list[float]]]) -> list[float]:
     """Microseconds more of neighbouring steps: the mean of the turns' medians, and their bootstrap's 95 %."""
-    found: list[float] = bootstrap(
+    interval: list[float] = bootstrap(
         np.array([1e6 * np.median(np.subtract(*sides)) for sides in turns])
     ).tolist()
-    return found
+    return interval
 
 
 def generation() -> None:
     """A decoding step with no, one and ten probes beside the same without; also as JSON in $OUT."""
     model, prompt, probes = decoder()
     twin = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})  # the same weights
-    chosen, begin, turns = ways(probes), time.perf_counter(), 0
-    times: dict[str, list[list[list[float]]]] = {name: [] for name in chosen}
+    variants, begin, turns = ways(probes), time.perf_counter(), 0
+    times: dict[str, list[list[list[float]]]] = {name: [] for name in variants}
     while turns < 3 or time.perf_counter() - begin < LIMIT:
-        for name, way in chosen.items():
-            took = beside(*((model, twin) if turns % 2 else (twin, model)), prompt, *way)
+        for name, variant in variants.items():
+            took = beside(*((model, twin) if turns % 2 else (twin, model)), prompt, *variant)
             times[name] += [took] if turns else []  # the first turn loads kernels
         turns += 1
     count = sum(w.numel() for w in model.parameters())
-    plain = statistics.median(x for some in times.values() for _, other in some for x in other)
+    plain = statistics.median(x for pairs in times.values() for _, plain_times in pairs for x in plain_times)
     about = f"{count / 1e9:.2f} billion parameters, batch {len(prompt)}, {TOKENS} tokens, {turns - 1} turns"
     print(f"decoding, {about}: {1e3 * plain:.2f} ms a step. More, of neighbouring steps, [95 % interval]:")
-    found = {name: middle(some) for name, some in times.items()}
-    for name, more in found.items():
-        share = np.divide(more, 1e4 * plain)
-        told = [
-            "{:+.{n}f} [{:+.{n}f}, {:+.{n}f}] {what}".format(*x, n=n, what=what)
-            for x, n, what in ((more, 0, "µs"), (share, 2, "%"))
+    medians = {name: middle(pairs) for name, pairs in times.items()}
+    for name, overhead in medians.items():
+        share = np.divide(overhead, 1e4 * plain)
+        texts = [
+            "{:+.{n}f} [{:+.{n}f}, {:+.{n}f}] {what}".format(*x, n=n, what=unit)
+            for x, n, unit in ((overhead, 0, "µs"), (share, 2, "%"))
         ]
-        print(f"  {name}: " + ", ".join(told))
+        print(f"  {name}: " + ", ".join(texts))
     print("the watch alone, microseconds of the processor per token, and for prompt and asking together:")
-    own = alone()
-    for name, (token, once) in own.items():
+    by_itself = alone()
+    for name, (token, once) in by_itself.items():
         print(f"  {name}: {token:.0f}, {once:.0f}")
     record = {
-        "alone": own,
+        "alone": by_itself,
         "about": about,
         "torch": torch.__version__,
         "device": NAME,
         "seconds a step": plain,
-        "microseconds more": found,
+        "microseconds more": medians,
     }
     if "OUT" in os.environ:
         Path(os.environ["OUT"], "watch.json").write_text(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":
-    chosen = [word for word in sys.argv[1:] if not word.startswith("-")] or ["statistics", "monitor", "watch"]
+    names = [argument for argument in sys.argv[1:] if not argument.startswith("-")] or [
+        "statistics",
+        "monitor",
+        "watch",
+    ]
     print(f"torch {torch.__version__}, {NAME}")
     for name, run in {"statistics": attention, "monitor": monitor, "watch": generation}.items():
-        if name in chosen:
+        if name in names:
             run()

@@ -53,9 +53,9 @@ def contradiction(
 def features(tokens: Tokens, selected: np.ndarray) -> Float:
     """The rows vec((x_α − x_t) zᵀ) that a general solver needs: (n (T−1), d e)."""
     n, T, d = tokens.keys.shape
-    own = tokens.keys[np.arange(n), selected]
-    others = np.arange(T) != selected[:, None]
-    delta = (own[:, None] - tokens.keys)[others]
+    selected_keys = tokens.keys[np.arange(n), selected]
+    losing = np.arange(T) != selected[:, None]
+    delta = (selected_keys[:, None] - tokens.keys)[losing]
     z = np.repeat(tokens.queries, T - 1, axis=0)
     return (delta[:, :, None] * z[:, None, :]).reshape(len(delta), d * tokens.e)
 

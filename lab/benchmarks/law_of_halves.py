@@ -106,14 +106,14 @@ def factors() -> None:
     tokens, v = att.datasets.sphere(*SIZE, seed=SEEDS)
     programs = [*(att.Schatten(p) for p in (1, 1.5, 2, 3, 4, math.inf)), att.MaxNorm()]
     _head("steps of K and Q", [str(norm) for norm in programs])
-    for own in [*(att.Schatten(p) for p in (2.0, 3.0, 4.0, 6.0, 8.0, math.inf)), att.LongestRow()]:
+    for norm_of_steps in [*(att.Schatten(p) for p in (2.0, 3.0, 4.0, 6.0, 8.0, math.inf)), att.LongestRow()]:
         rank, lr, steps = ROWS
-        if isinstance(own, att.Schatten):
-            rank, (lr, steps) = None, BETWEEN if own.p in (3, 6, 8) else FACTORS[own.p]
-        rule = att.steepest(own, lr)
+        if isinstance(norm_of_steps, att.Schatten):
+            rank, (lr, steps) = None, BETWEEN if norm_of_steps.p in (3, 6, 8) else FACTORS[norm_of_steps.p]
+        rule = att.steepest(norm_of_steps, lr)
         weight = att.KeyQuery(rank, separate=True)
         path = att.train(tokens, att.Linear(v), weight=weight, optimizer=rule, steps=steps, record=[steps])
-        _row(str(own), [_share(path, norm) for norm in programs])
+        _row(str(norm_of_steps), [_share(path, norm) for norm in programs])
 
 
 def diagonals() -> None:

@@ -27,20 +27,22 @@ ENOUGH = 0.4
 # ---------------------------------------------------------------------- in the parent
 
 
-def in_child(who: str, index: int, *, threads: int = 1, cap: int = 180, **environment: str) -> Result:
+def in_child(solver: str, index: int, *, threads: int = 1, cap: int = 180, **environment: str) -> Result:
     """Measure in a new process; {'error': …} when it needs more than `cap` CPU seconds or fails.
 
     who: a function of this file, a peer, or module.function of another file in this folder.
     """
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    one = dict.fromkeys(names, "1") | {"NUMBA_NUM_THREADS": str(threads)}
-    command = [sys.executable, __file__, who, str(index), str(cap)]
-    done = subprocess.run(command, env=os.environ | one | environment, capture_output=True, text=True)
-    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+    thread_limits = dict.fromkeys(names, "1") | {"NUMBA_NUM_THREADS": str(threads)}
+    command = [sys.executable, __file__, solver, str(index), str(cap)]
+    process = subprocess.run(
+        command, env=os.environ | thread_limits | environment, capture_output=True, text=True
+    )
+    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return {"error": f"> {cap} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:200]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    if process.returncode:
+        return {"error": (process.stderr.strip().splitlines() or [f"exit {process.returncode}"])[-1][:200]}
+    return json.loads(process.stdout.strip().splitlines()[-1])
 
 
 def into_page(page: Path, name: str, text: str) -> None:
@@ -141,12 +143,12 @@ def batch(index: int) -> Result:
             wall[count].append(time.perf_counter() - begin)
             cpu[count].append(time.process_time() - start)
     can = solution.separable
-    known = {
+    solvers = {
         "gap": float(solution.certificate.gap[can].max()),
         "certified": f"{int(solution.certified.sum())} of {int(can.sum())} separable",
     }
     return {
-        name: {"seconds": statistics.median(cpu[k]) / runs, "wall": min(wall[k]) / runs} | known
+        name: {"seconds": statistics.median(cpu[k]) / runs, "wall": min(wall[k]) / runs} | solvers
         for k, name in ((1, "one thread"), (2, "two threads"))
     }
 
@@ -164,9 +166,9 @@ def batch_daqp(index: int) -> Result:
     tokens, v = datasets.sphere(n=6, T=8, d=10, seed=range(500))
     best = np.argmax(best_tokens(tokens, v), axis=-1)
     each = [(tokens.run(k), best[k]) for k in range(500)]
-    ready = [daqp(features(*one), (10, 10), frobenius) for one in each]
+    ready = [daqp(features(*problem), (10, 10), frobenius) for problem in each]
     prebuilt = cpu_seconds(lambda: [solve() for solve in ready]) / 500
-    built = cpu_seconds(lambda: [features(*one) for one in each]) / 500
+    built = cpu_seconds(lambda: [features(*problem) for problem in each]) / 500
     return {"seconds": prebuilt, "built": prebuilt + built}
 
 

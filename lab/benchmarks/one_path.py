@@ -31,10 +31,10 @@ def general(program: Constraints, norm: Norm) -> int:
     A, ball = rows.dense, unit_ball(norm.dual, (program.d, program.e))
     multipliers = np.full(len(A), 0.3 / np.abs(A).sum())
     heights = ball.heights(A.T @ multipliers)
-    (k, D), more = A.shape, len(heights)
-    X = np.zeros((D + more, k + more))
-    X[:D, :k], X[D:, k:] = A.T, np.eye(more)
-    gain, L = np.append(rows.bound, np.zeros(more)), np.eye(k, k + more)
+    (k, D), extra = A.shape, len(heights)
+    X = np.zeros((D + extra, k + extra))
+    X[:D, :k], X[D:, k:] = A.T, np.eye(extra)
+    gain, L = np.append(rows.bound, np.zeros(extra)), np.eye(k, k + extra)
     path, count = central_path.Problem(gain, X, ball, L, np.zeros(k)), 0
     newton = central_path.Problem.newton
 
@@ -63,14 +63,13 @@ def main() -> None:
                 continue  # more than 400 heights: minutes
             with single_thread(), np.errstate(all="ignore"):
                 by_engines(program, norm)
-                own = cpu_seconds(lambda: by_engines(program, norm))  # noqa: B023
+                path_seconds = cpu_seconds(lambda: by_engines(program, norm))  # noqa: B023
                 start = time.process_time()
                 steps = general(program, norm)
-                other = time.process_time() - start
-            print(
-                f"| {size} | {norm} | {1e3 * own:.2f} | {1e3 * other:.0f} | {steps} | {other / own:.0f} |",
-                flush=True,
-            )
+                separate_seconds = time.process_time() - start
+            times = f"{1e3 * path_seconds:.2f} | {1e3 * separate_seconds:.0f}"
+            quotient = separate_seconds / path_seconds
+            print(f"| {size} | {norm} | {times} | {steps} | {quotient:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -57,11 +57,11 @@ def cvxopt(A: np.ndarray, shape: tuple[int, int], norm: Norm) -> Solve:
 
     solvers.options["show_progress"] = False
     k = A.shape[1]
-    parts = matrix(np.eye(k)), matrix(np.zeros(k)), matrix(-A), matrix(-np.ones(len(A)))
+    matrices = matrix(np.eye(k)), matrix(np.zeros(k)), matrix(-A), matrix(-np.ones(len(A)))
 
     def solve() -> np.ndarray | None:
         try:
-            answer = solvers.qp(*parts)
+            answer = solvers.qp(*matrices)
         except (ValueError, ArithmeticError):  # "domain error" on data without a solution
             return None
         return np.asarray(answer["x"]).ravel() if answer["status"] == "optimal" else None

@@ -31,50 +31,50 @@ STUDIES = ROOT / "lab" / "studies"
 
 def main() -> None:
     """Studies one after the other; the record of each as soon as it is finished."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("names", nargs="+")
-    asked.add_argument("--scale", default="paper")
-    asked.add_argument("--out", type=Path, default=Path("out"))
-    asked.add_argument("--finished", type=Path)
-    asked.add_argument("--later", action="store_true")
-    asked.add_argument("--workers", type=int, default=cores())
-    asked.add_argument("--machine", default=platform.machine())
-    given = asked.parse_args()
-    if given.finished:
-        made = json.loads((given.finished / "made.json").read_text(encoding="utf8"))
-        _record(given.names[0], Sweep.load(given.finished), made, given.out)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--scale", default="paper")
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--finished", type=Path)
+    parser.add_argument("--later", action="store_true")
+    parser.add_argument("--workers", type=int, default=cores())
+    parser.add_argument("--machine", default=platform.machine())
+    options = parser.parse_args()
+    if options.finished:
+        origin = json.loads((options.finished / "made.json").read_text(encoding="utf8"))
+        _record(options.names[0], Sweep.load(options.finished), origin, options.out)
         return
     preload(*NEEDED)
-    with workers(given.workers) as pool:
-        for name in given.names:
-            began, folder = time.perf_counter(), given.out / name
-            done = sweep(STUDIES / f"{name}.toml", pool, scale=given.scale, out=folder)
-            made = _made(given, name, round(time.perf_counter() - began))
-            (folder / "made.json").write_text(json.dumps(made), encoding="utf8")
-            if not given.later:
-                _record(name, done, made, given.out)
-            print(f"{name}: {len(done.runs['cell']):,} runs, {made['seconds']} s", flush=True)
+    with workers(options.workers) as pool:
+        for name in options.names:
+            began, folder = time.perf_counter(), options.out / name
+            study = sweep(STUDIES / f"{name}.toml", pool, scale=options.scale, out=folder)
+            origin = _made(options, name, round(time.perf_counter() - began))
+            (folder / "made.json").write_text(json.dumps(origin), encoding="utf8")
+            if not options.later:
+                _record(name, study, origin, options.out)
+            print(f"{name}: {len(study.runs['cell']):,} runs, {origin['seconds']} s", flush=True)
 
 
-def _record(name: str, done: Sweep, made: dict[str, object], out: Path) -> None:
+def _record(name: str, study: Sweep, origin: dict[str, object], out: Path) -> None:
     """What the study found, and by what."""
-    told = {"name": name, "title": done.facts["title"], "scale": done.facts["scale"]}
-    told |= {"runs": len(done.runs["cell"]), "again": f"attsvm sweep studies/{name}.toml --scale one"}
-    told |= plugin(f"{name}:summary", str(STUDIES))(done) | {"made": made}
-    text = json.dumps(told, separators=(",", ":"), allow_nan=False)
+    record = {"name": name, "title": study.facts["title"], "scale": study.facts["scale"]}
+    record |= {"runs": len(study.runs["cell"]), "again": f"attsvm sweep studies/{name}.toml --scale one"}
+    record |= plugin(f"{name}:summary", str(STUDIES))(study) | {"made": origin}
+    text = json.dumps(record, separators=(",", ":"), allow_nan=False)
     (out / f"{name}.json").write_text(text + "\n", encoding="utf8")
 
 
-def _made(given: argparse.Namespace, name: str, seconds: int) -> dict[str, object]:
+def _made(options: argparse.Namespace, name: str, seconds: int) -> dict[str, object]:
     """Where, by what and in which time."""
-    asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return {
-        "machine": given.machine,
+        "machine": options.machine,
         "seconds": seconds,
         "versions": {name: version(name) for name in ("numpy", "jax")},
         "commit": commit or "unknown",
-        "command": f"python lab/benchmarks/phases.py {name} --scale {given.scale}",
+        "command": f"python lab/benchmarks/phases.py {name} --scale {options.scale}",
     }
 
 

@@ -31,13 +31,13 @@ DRAWS = 100
 def main() -> None:
     ranks = {f"{n} {d}": [rank(n, d, seed) for seed in range(DRAWS)] for n in EXAMPLES for d in WIDTHS}
     commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True).stdout
-    made = {
+    record = {
         "machine": f"{platform.machine()} CPU",
         "versions": {"cvxpy": cvxpy.__version__, "scs": scs.__version__, "numpy": np.__version__},
         "commit": commit.strip(),
         "command": "python lab/benchmarks/rank_by_scs.py",
     }
-    RECORD.write_text(json.dumps({"made": made, "ranks": ranks}) + "\n", encoding="utf8")
+    RECORD.write_text(json.dumps({"made": record, "ranks": ranks}) + "\n", encoding="utf8")
 
 
 def rank(n: int, d: int, seed: int) -> int:
@@ -50,13 +50,13 @@ def rank(n: int, d: int, seed: int) -> int:
 
 def rows(tokens: att.Tokens, best: Any) -> Any:
     """One row vec((x_best − x_t) zᵀ) per losing token, (n (T − 1), d²)."""
-    found = [
+    ranks = [
         np.outer(tokens.keys[i, best[i]] - tokens.keys[i, t], tokens.queries[i]).ravel()
         for i in range(tokens.n)
         for t in range(tokens.T)
         if t != best[i]
     ]
-    return np.array(found)
+    return np.array(ranks)
 
 
 def solved(rows: Any, d: int) -> Any:

@@ -26,17 +26,20 @@ MOST = 20_000
 def main() -> None:
     widths = {}
     for d in WIDTHS:
-        found = accepted_runs(d, MOST, RUNS, chunk=1000)
-        widths[str(d)] = {name: _digits(values) for name, values in found.items()}
-        print(f"d = {d}: {len(found['textbook_leak'])} of {found['draws']} draws accepted", file=sys.stderr)
+        accepted = accepted_runs(d, MOST, RUNS, chunk=1000)
+        widths[str(d)] = {name: _digits(values) for name, values in accepted.items()}
+        print(
+            f"d = {d}: {len(accepted['textbook_leak'])} of {accepted['draws']} draws accepted",
+            file=sys.stderr,
+        )
     commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True).stdout
-    made = {
+    record = {
         "machine": f"{platform.machine()} CPU",
         "versions": {name: version(name) for name in ("numpy", "jax")},
         "commit": commit.strip(),
         "command": "python lab/benchmarks/relu_runs.py",
     }
-    RECORD.write_text(json.dumps({"made": made, "widths": widths}) + "\n", encoding="utf8")
+    RECORD.write_text(json.dumps({"made": record, "widths": widths}) + "\n", encoding="utf8")
 
 
 def _digits(values: object) -> object:

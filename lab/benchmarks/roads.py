@@ -64,52 +64,52 @@ class Instance:
         return att.Solution(self.tokens, selected, att.frobenius, W, zeros, np.ones(n), np.bool_(True))
 
 
-def trained(given: Instance, **settings: Any) -> Any:
+def trained(instance: Instance, **settings: Any) -> Any:
     import attsvm as att
 
     rule = att.steepest(att.frobenius, 0.1)
-    return att.train(given.tokens, att.Linear(given.v), optimizer=rule, **settings)
+    return att.train(instance.tokens, att.Linear(instance.v), optimizer=rule, **settings)
 
 
-def saved_and_loaded(given: Instance) -> Work:
+def saved_and_loaded(instance: Instance) -> Work:
     import attsvm as att
 
-    solution, folder = given.solution, tempfile.TemporaryDirectory()
+    solution, folder = instance.solution, tempfile.TemporaryDirectory()
     return lambda folder=folder: att.Solution.load(solution.save(File(folder.name) / "solution.npz"))
 
 
-def regularised(given: Instance) -> Work:
+def regularised(instance: Instance) -> Work:
     import attsvm as att
 
-    head = att.Linear(given.v)
-    return lambda: att.regularisation_path(given.tokens, head, radii=[0.5], starts=1)
+    head = att.Linear(instance.v)
+    return lambda: att.regularisation_path(instance.tokens, head, radii=[0.5], starts=1)
 
 
-def probed(given: Instance) -> tuple[Any, Any]:
+def probed(instance: Instance) -> tuple[Any, Any]:
     import attsvm as att
 
-    return att.AttentionProbe(head_ridge=0.01, prompt_ridge=0.01), given.tokens.keys
+    return att.AttentionProbe(head_ridge=0.01, prompt_ridge=0.01), instance.tokens.keys
 
 
-def predicted(given: Instance) -> Work:
-    probe, keys = probed(given)
-    few = slice(0, 1000)
-    probe.fit(keys[few], given.labels[few])
+def predicted(instance: Instance) -> Work:
+    probe, keys = probed(instance)
+    first = slice(0, 1000)
+    probe.fit(keys[first], instance.labels[first])
     return lambda: probe.predict(keys)
 
 
-def fitted(given: Instance) -> Work:
-    probe, keys = probed(given)
-    return lambda: probe.fit(keys, given.labels)
+def fitted(instance: Instance) -> Work:
+    probe, keys = probed(instance)
+    return lambda: probe.fit(keys, instance.labels)
 
 
-def about_solutions(name: str, *more: str) -> Callable[[Instance], Work]:
+def about_solutions(name: str, *names: str) -> Callable[[Instance], Work]:
     """A verb of a solution, after the tokens and the head or after a path."""
 
-    def prepared(given: Instance) -> Work:
+    def prepared(instance: Instance) -> Work:
         import attsvm as att
 
-        arguments = [getattr(given, one) for one in more]
+        arguments = [getattr(instance, one) for one in names]
         return lambda: getattr(att, name)(*arguments)
 
     return prepared
@@ -118,15 +118,15 @@ def about_solutions(name: str, *more: str) -> Callable[[Instance], Work]:
 def of_solution(ask: Callable[[Any], Any]) -> Callable[[Instance], Work]:
     """A question to a solution."""
 
-    def prepared(given: Instance) -> Work:
-        solution = given.solution
+    def prepared(instance: Instance) -> Work:
+        solution = instance.solution
         return lambda: ask(solution)
 
     return prepared
 
 
-def selected(given: Instance) -> Work:
-    path = given.path
+def selected(instance: Instance) -> Work:
+    path = instance.path
     return lambda: path.selected
 
 
@@ -197,8 +197,8 @@ def row(road: str) -> str:
 
 
 def main() -> None:
-    words = sys.argv[1:]
-    roads = [road for road in ROADS if not words or any(road.startswith(word) for word in words)]
+    prefixes = sys.argv[1:]
+    roads = [road for road in ROADS if not prefixes or any(road.startswith(prefix) for prefix in prefixes)]
     print(f"| road, CPU s at n = | {' | '.join(f'{n:,}' for n in SIZES)} | memory / keys | slope |")
     print(f"|{'---|' * (len(SIZES) + 3)}")
     for road in roads:

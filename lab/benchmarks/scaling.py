@@ -57,22 +57,26 @@ def main() -> None:
         publish([json.loads(file.read_text(encoding="utf8")) for file in options.draw])
         return
     file = options.out or JSON
-    missing = [who for who in PACKAGES if not _installed(who)]
-    wanted = [series for series in SERIES if options.only in series.name and series.who not in missing]
+    missing = [solver for solver in PACKAGES if not _installed(solver)]
+    selected_series = [
+        series for series in SERIES if options.only in series.name and series.who not in missing
+    ]
     if options.quick:
-        wanted = [series for series in wanted if series.d in QUICK_WIDTHS]
-    wanted.sort(key=lambda series: series.d not in QUICK_WIDTHS)  # what the chart needs most comes first
+        selected_series = [series for series in selected_series if series.d in QUICK_WIDTHS]
+    selected_series.sort(
+        key=lambda series: series.d not in QUICK_WIDTHS
+    )  # what the chart needs most comes first
     record: Record = {"machine": _machine(), "cap": options.cap, "missing": missing, "rows": []}
     if options.resume:
         earlier = json.loads(file.read_text("utf8"))
         record["rows"] = [row for row in earlier["rows"] if _settled(row, earlier["cap"], options.cap)]
-    print(f"{len(wanted)} series; not installed: {', '.join(missing) or 'nothing'}", flush=True)
+    print(f"{len(selected_series)} series; not installed: {', '.join(missing) or 'nothing'}", flush=True)
     largest = 20_000 if options.quick else math.inf
     run = Run(record, file, options.cap, options.jobs, largest)
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(run.series, wanted))
+        list(pool.map(run.series, selected_series))
     if options.threads > 1:
-        run.with_threads([series for series in wanted if series.who == OURS], options.threads)
+        run.with_threads([series for series in selected_series if series.who == OURS], options.threads)
     print("\n".join(tables(record)))
     if not (options.only or options.quick or options.out):
         publish([record])
@@ -111,8 +115,8 @@ class Run:
         """One series from small n to large, until one n fails."""
         rows = [row for row in self.record["rows"] if row["name"] == series.name]
         measured = {row["n"] for row in rows}
-        ended = any("error" in row for row in rows)
-        for index in [] if ended else _cases(series, self.largest):
+        failed = any("error" in row for row in rows)
+        for index in [] if failed else _cases(series, self.largest):
             if CASES[index][1] in measured:
                 continue
             core = self.cores.get()
@@ -122,16 +126,18 @@ class Run:
             if "error" in result:
                 break
 
-    def with_threads(self, wanted: list[Series], threads: int) -> None:
+    def with_threads(self, selected_series: list[Series], threads: int) -> None:
         """The largest program of each series that was solved, by wall time, on one core and on several."""
         solved = {(row["name"], row["n"]) for row in self.record["rows"] if "seconds" in row}
-        for series in wanted:
-            done = [k for k in _cases(series, self.largest) if (series.name, CASES[k][1]) in solved]
-            if done:
-                one, many = (self._measured(done[-1], k, _cores()[:k]) for k in (1, threads))
-                both = {"one": one, "many": many, "threads": threads}
+        for series in selected_series:
+            solved_cases = [k for k in _cases(series, self.largest) if (series.name, CASES[k][1]) in solved]
+            if solved_cases:
+                with_one, with_all = (self._measured(solved_cases[-1], k, _cores()[:k]) for k in (1, threads))
+                both = {"one": with_one, "many": with_all, "threads": threads}
                 self._write(
-                    "threads", done[-1], {"error": "failed"} | both if "error" in one | many else both
+                    "threads",
+                    solved_cases[-1],
+                    {"error": "failed"} | both if "error" in with_one | with_all else both,
                 )
 
     def _alone(self, index: int, measure: Callable[[], Result]) -> Result:
@@ -150,12 +156,12 @@ class Run:
         stopped = result.get("error", "").startswith(">")
         return {"error": f"> {threads * self.cap} s"} if stopped else result
 
-    def _write(self, part: str, index: int, result: Result) -> None:
+    def _write(self, name: str, index: int, result: Result) -> None:
         series, n = CASES[index]
         row = {"name": series.name, "program": series.program, "T": series.T, "d": series.d}
         row |= {"prompt": series.prompt, "who": series.who, "n": n} | result
         with self.writing:
-            self.record.setdefault(part, []).append(row)
+            self.record.setdefault(name, []).append(row)
             self.file.write_text(json.dumps(self.record, indent=0) + "\n", encoding="utf8")
             print(f"{series.name}, n = {n:,}: {cell_of(row)}", flush=True)
 
@@ -166,7 +172,7 @@ def _settled(row: Record, earlier_cap: int, cap: int) -> bool:
 
 
 def _cases(series: Series, largest: float) -> list[int]:
-    return [k for k, (other, n) in enumerate(CASES) if other == series and n <= largest]
+    return [k for k, (case_series, n) in enumerate(CASES) if case_series == series and n <= largest]
 
 
 def _cores() -> list[int]:
@@ -177,8 +183,8 @@ def _cores() -> list[int]:
     )
 
 
-def _installed(who: str) -> bool:
-    return all(_version(name) for name in (PACKAGES[who], *(("cvxpy",) if who in MODELLED else ())))
+def _installed(solver: str) -> bool:
+    return all(_version(name) for name in (PACKAGES[solver], *(("cvxpy",) if solver in MODELLED else ())))
 
 
 def _version(package: str) -> str:

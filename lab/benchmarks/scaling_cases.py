@@ -136,11 +136,11 @@ def _ours(series: Series, n: int) -> Result:
             return error if error.conflict else None  # the short proof counts, not the flag alone
 
     solve(*series.instance(max(50, n // 100), seed=1))  # loads compiled code, whose memory does not count
-    before = _peak_bytes()
+    peak_before = _peak_bytes()
     tokens, selected = series.instance(n)
     call = partial(solve, tokens, selected)
     result, answer = _seconds(call)
-    result["memory"] = (_peak_bytes() - before) / tokens.keys.nbytes
+    result["memory"] = (_peak_bytes() - peak_before) / tokens.keys.nbytes
     if isinstance(answer, NotSeparable):
         proof = {"residual": answer.residual, "conflict": len(answer.conflict)}
         return result | proof | {"certified": answer.residual <= PROVEN}

@@ -62,11 +62,11 @@ def _lines(rows: list[Record]) -> list[list[Record]]:
     return [sorted((row for row in rows if row["name"] == name), key=lambda row: row["n"]) for name in names]
 
 
-def _table(what: str, lines: list[list[Record]]) -> Iterator[str]:
+def _table(title: str, lines: list[list[Record]]) -> Iterator[str]:
     if not lines:
         return
     sizes = sorted({row["n"] for line in lines for row in line})
-    head = [f"{what}, CPU s", "T, d", *(f"n = {n:,}" for n in sizes), "slope", "passes", "memory"]
+    head = [f"{title}, CPU s", "T, d", *(f"n = {n:,}" for n in sizes), "slope", "passes", "memory"]
     yield f"\n| {' | '.join(head)} |\n{'|---' * len(head)}|"
     for line in lines:
         by_n = {row["n"]: cell_of(row) for row in line}
@@ -132,10 +132,10 @@ def _program(row: Record) -> tuple[str, int, int]:
     return row["program"], row["T"], row["d"]
 
 
-def lines_of(lines: list[list[Record]], row: Record, who: str) -> list[Record]:
+def lines_of(lines: list[list[Record]], row: Record, solver: str) -> list[Record]:
     """The rows of the same program by another solver."""
-    same = (line for line in lines if _program(line[0]) == _program(row) and line[0]["who"] == who)
-    return next(same, [])
+    of_program = (line for line in lines if _program(line[0]) == _program(row) and line[0]["who"] == solver)
+    return next(of_program, [])
 
 
 def _excess(row: Record, best: float | None) -> str:
@@ -176,9 +176,15 @@ def thread_table(record: Record) -> Iterator[str]:
     head = ["wall s", "T, d", "n", "one thread", f"{rows[0]['threads']} threads", "gain"]
     yield f"\n| {' | '.join(head)} |\n{'|---' * len(head)}|"
     for row in rows:
-        one, many = row["one"]["wall"], row["many"]["wall"]
-        cells = row["program"], f"{row['T']}, {row['d']}", f"{row['n']:,}", f"{one:.2g}", f"{many:.2g}"
-        yield f"| {' | '.join(cells)} | {one / many:.1f}× |"
+        one_thread, all_threads = row["one"]["wall"], row["many"]["wall"]
+        cells = (
+            row["program"],
+            f"{row['T']}, {row['d']}",
+            f"{row['n']:,}",
+            f"{one_thread:.2g}",
+            f"{all_threads:.2g}",
+        )
+        yield f"| {' | '.join(cells)} | {one_thread / all_threads:.1f}× |"
 
 
 # ---------------------------------------------------------------------- chart
@@ -226,13 +232,15 @@ def chart(record: Record, file: Path) -> None:
         ax.set_xlabel("examples n")
     for ax in (*axes[0], *axes[1]):
         _frame(ax) if ax.lines else ax.set_visible(False)
-    for part, row in zip((upper, lower), axes, strict=True):
+    for axes_row, row in zip((upper, lower), axes, strict=True):
         row[0].set_ylabel("CPU seconds, one core")
         labelled = {
             name: line for ax in row for line, name in zip(*ax.get_legend_handles_labels(), strict=True)
         }
         if labelled:
-            part.legend(labelled.values(), labelled, loc="outside right center", fontsize=8, frameon=False)
+            axes_row.legend(
+                labelled.values(), labelled, loc="outside right center", fontsize=8, frameon=False
+            )
     figure.savefig(file, metadata={"Date": None})
 
 
@@ -253,9 +261,9 @@ def _draw_norms(ax: Any, lines: list[list[Record]]) -> None:
 
 def _draw_solvers(ax: Any, lines: list[list[Record]]) -> None:
     for line in lines:
-        who = line[0]["who"]
-        width = 2.2 if who == OURS else 1.3
-        ax.plot(*_points(line), marker=".", ms=5, lw=width, color=COLOURS[who], label=who)
+        solver = line[0]["who"]
+        width = 2.2 if solver == OURS else 1.3
+        ax.plot(*_points(line), marker=".", ms=5, lw=width, color=COLOURS[solver], label=solver)
         _mark_uncertified(ax, line)
 
 

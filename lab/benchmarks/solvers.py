@@ -141,9 +141,9 @@ def _batch_lines(batch: dict[str, Result]) -> Iterator[str]:
     yield "\n4,000 Frobenius problems (6,8,10) at once, µs per problem:\n"
     yield "| who | CPU µs | wall µs | note |"
     yield "|---|---|---|---|"
-    for who, result in batch.items():
+    for solver, result in batch.items():
         if "error" in result:
-            yield f"| {who} | – | – | {result['error']} |"
+            yield f"| {solver} | – | – | {result['error']} |"
             continue
         wall = f"{1e6 * result['wall']:.1f}" if "wall" in result else "–"
         note = (
@@ -151,7 +151,7 @@ def _batch_lines(batch: dict[str, Result]) -> Iterator[str]:
             if "built" in result
             else f"{result['certified']} certified, largest gap {result['gap']:.0e}"
         )
-        yield f"| {who} | {1e6 * result['seconds']:.1f} | {wall} | {note} |"
+        yield f"| {solver} | {1e6 * result['seconds']:.1f} | {wall} | {note} |"
 
 
 def _call_lines(calls: dict[str, dict[str, Result]]) -> Iterator[str]:

@@ -49,10 +49,10 @@ def warm(pool: Executor, count: int) -> None:
 
 def compare(names: tuple[str, str], pools: list[AbstractContextManager], counts: list[int]) -> None:
     """Seconds of the same study on two executors, in turn."""
-    with pools[0] as one, pools[1] as other:
-        for pool, count in zip((one, other), counts, strict=True):
+    with pools[0] as first_pool, pools[1] as second_pool:
+        for pool, count in zip((first_pool, second_pool), counts, strict=True):
             warm(pool, count)
-        pairs = [(timed(WORK, one), timed(WORK, other)) for _ in range(ROUNDS)]
+        pairs = [(timed(WORK, first_pool), timed(WORK, second_pool)) for _ in range(ROUNDS)]
     for a, b in pairs:
         print(f"    {names[0]} {a:6.2f} s   {names[1]} {b:6.2f} s   ratio {a / b:.2f}")
     best = min(a for a, _ in pairs) / min(b for _, b in pairs)
@@ -110,8 +110,8 @@ def gpu(out: File, twice: bool) -> None:
     parts(16_384)
     if not twice:
         return
-    same = (out / "first" / "runs.parquet").read_bytes() == (out / "second" / "runs.parquet").read_bytes()
-    print("the two tables are the same bytes:", same)
+    equal = (out / "first" / "runs.parquet").read_bytes() == (out / "second" / "runs.parquet").read_bytes()
+    print("the two tables are the same bytes:", equal)
     weights = {}
     for runs in (1, 7, 64, 512, 4096):
         tokens, v = att.datasets.sphere(6, 8, 10, seed=range(runs))
@@ -124,8 +124,8 @@ def gpu(out: File, twice: bool) -> None:
 def kept(folder: File, start: float) -> str:
     """When the batches of a study were written, in seconds from its start."""
     times = sorted(file.stat().st_mtime - start for file in (folder / "batches").glob("*.parquet"))
-    some = ", ".join(f"{at:.1f}" for at in times[:: max(1, len(times) // 8)])
-    return f"{len(times)} files, kept at {some}"
+    sampled = ", ".join(f"{at:.1f}" for at in times[:: max(1, len(times) // 8)])
+    return f"{len(times)} files, kept at {sampled}"
 
 
 def parts(runs: int) -> None:
@@ -147,14 +147,14 @@ def parts(runs: int) -> None:
 
 def main() -> None:
     preload("attsvm_lab.sweeps.batch", "attsvm.training.train")
-    asked = set(sys.argv[1:])
-    if "--gpu" in asked:
+    names = set(sys.argv[1:])
+    if "--gpu" in names:
         with tempfile.TemporaryDirectory() as folder:
-            gpu(File(folder), "twice" in asked)
+            gpu(File(folder), "twice" in names)
         return
-    for name, part in {"two": two, "dask": dask, "tiny": tiny}.items():
-        if not asked or name in asked:
-            part()
+    for name, benchmark in {"two": two, "dask": dask, "tiny": tiny}.items():
+        if not names or name in names:
+            benchmark()
 
 
 if __name__ == "__main__":

@@ -45,15 +45,15 @@ def start(study: File, out: File, cluster: bool) -> subprocess.Popen:
 
 def members(session: int) -> list[int]:
     """The processes of a session, from /proc."""
-    found = []
+    contents_of = []
     for folder in File("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == session and fields[0] != "Z":
-            found.append(int(folder.name))
-    return found
+            contents_of.append(int(folder.name))
+    return contents_of
 
 
 def workers(session: int) -> list[int]:
@@ -68,16 +68,18 @@ def workers(session: int) -> list[int]:
     return busy
 
 
-def kill(process: subprocess.Popen, what: str) -> str:
+def kill(process: subprocess.Popen, target: str) -> str:
     """SIGKILL to the client, to one computing process, or to all; says what was hit."""
-    own, able = members(process.pid), workers(process.pid)
-    chosen = {"client": [process.pid], "power": own}.get(what) or random.sample(able, min(1, len(able)))
-    for pid in chosen:
+    members_of_process, able = members(process.pid), workers(process.pid)
+    victims = {"client": [process.pid], "power": members_of_process}.get(target) or random.sample(
+        able, min(1, len(able))
+    )
+    for pid in victims:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    return f"{what}: {len(chosen)} of {len(own)} processes"
+    return f"{target}: {len(victims)} of {len(members_of_process)} processes"
 
 
 def finished(out: File) -> dict[str, tuple[int, int]]:
@@ -89,7 +91,7 @@ def finished(out: File) -> dict[str, tuple[int, int]]:
 def contents(out: File) -> dict[tuple[str, int, int], list]:
     """What the files of a folder hold."""
     keys = {piece for file in (out / "batches").glob("*.parquet") for piece in keys_of(file)}
-    pieces = [piece for own in Store(out, keys).pieces.values() for piece in own]
+    pieces = [piece for pieces_of in Store(out, keys).pieces.values() for piece in pieces_of]
     return {(p.key, p.start, p.stop): [(n, c.tolist()) for n, c in p.columns.items()] for p in pieces}
 
 
@@ -108,36 +110,38 @@ class Run:
         self.study, self.out, self.cluster = study, out, cluster
         self.process = start(study, out, cluster)
 
-    def strike(self, what: str, wanted: dict) -> tuple[bool, str]:
+    def strike(self, target: str, expected: dict) -> tuple[bool, str]:
         """One round; False with its reason where something is not as wanted."""
-        before = set(finished(self.out))
-        while set(finished(self.out)) <= before and self.process.poll() is None:
+        finished_before = set(finished(self.out))
+        while set(finished(self.out)) <= finished_before and self.process.poll() is None:
             time.sleep(0.02)
         time.sleep(random.uniform(0, 1.0))
         if self.process.poll() is not None:
             return self.process.returncode == 0, ""
-        hit, held, left = kill(self.process, what), finished(self.out), []
-        if what != "worker":
+        hit, finished_batches, survivors = kill(self.process, target), finished(self.out), []
+        if target != "worker":
             self.process.wait()
             time.sleep(3.0)
-            left = members(self.process.pid)
-        found = contents(self.out)
-        whole = len(found) > 0 and all(wanted[piece] == columns for piece, columns in found.items())
-        kept = all(finished(self.out).get(name) == mark for name, mark in held.items())
-        if what != "worker":
+            survivors = members(self.process.pid)
+        stored = contents(self.out)
+        complete = len(stored) > 0 and all(expected[piece] == columns for piece, columns in stored.items())
+        unchanged = all(finished(self.out).get(name) == mark for name, mark in finished_batches.items())
+        if target != "worker":
             self.process = start(self.study, self.out, self.cluster)
-        told = f"{hit:34s} {len(held):4d} files held"
+        text = f"{hit:34s} {len(finished_batches):4d} files held"
         return (
-            whole and kept and not left,
-            told if whole and kept and not left else f"{told} {whole} {kept} {left}",
+            complete and unchanged and not survivors,
+            text
+            if complete and unchanged and not survivors
+            else f"{text} {complete} {unchanged} {survivors}",
         )
 
 
 def main() -> None:
-    given = [int(word) for word in sys.argv[1:]]
-    rounds, first = [*given, *(24, 0)[len(given) :]]
+    numbers = [int(argument) for argument in sys.argv[1:]]
+    rounds, first = [*numbers, *(24, 0)[len(numbers) :]]
     random.seed(first)
-    good, number, ended = [], 0, 0
+    successes, number, finished_runs = [], 0, 0
     with tempfile.TemporaryDirectory() as name:
         folder = File(name)
         study = folder / "study.toml"
@@ -145,33 +149,33 @@ def main() -> None:
         began = time.perf_counter()
         if start(study, folder / "alone", False).wait() != 0:
             sys.exit("the undisturbed study failed")
-        table, wanted = (folder / "alone" / "runs.parquet").read_bytes(), contents(folder / "alone")
+        table, expected = (folder / "alone" / "runs.parquet").read_bytes(), contents(folder / "alone")
         count = len(finished(folder / "alone"))
         print(
             f"undisturbed: {time.perf_counter() - began:.1f} s, {count} files, {len(table)} bytes", flush=True
         )
-        for half, cluster in enumerate((False, True)):
-            where, run, stop = "dask" if cluster else "processes", None, (half + 1) * rounds // 2
+        for cluster_index, cluster in enumerate((False, True)):
+            where, run, stop = "dask" if cluster else "processes", None, (cluster_index + 1) * rounds // 2
             while number < stop or run is not None:
                 if run is None:
                     run = Run(study, folder / f"{where}{number}", cluster)
                 if number < stop:
-                    fine, told = run.strike(ENDS[number % 3], wanted)
-                    if told:
-                        good.append(fine)
-                        print(f"{number:3d} {where:9s} {told} {'good' if fine else 'BAD'}", flush=True)
+                    fine, text = run.strike(ENDS[number % 3], expected)
+                    if text:
+                        successes.append(fine)
+                        print(f"{number:3d} {where:9s} {text} {'good' if fine else 'BAD'}", flush=True)
                         number += 1
                         continue
                 code = run.process.wait()
-                same = code == 0 and (run.out / "runs.parquet").read_bytes() == table
-                good.append(same)
-                ended += 1
+                equal = code == 0 and (run.out / "runs.parquet").read_bytes() == table
+                successes.append(equal)
+                finished_runs += 1
                 print(
-                    f"    {where} ended with code {code}: {'the same bytes' if same else 'BAD'}", flush=True
+                    f"    {where} ended with code {code}: {'the equal bytes' if equal else 'BAD'}", flush=True
                 )
                 run = None
-    print(f"{number} kills, {ended} studies ended, {sum(good)} of {len(good)} checks good")
-    sys.exit(0 if all(good) else 1)
+    print(f"{number} kills, {finished_runs} studies ended, {sum(successes)} of {len(successes)} checks good")
+    sys.exit(0 if all(successes) else 1)
 
 
 if __name__ == "__main__":

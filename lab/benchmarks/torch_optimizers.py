@@ -34,13 +34,15 @@ def tensors(device: str, width: int) -> list[torch.nn.Parameter]:
 def cases() -> dict[str, Callable[[Any], torch.optim.Optimizer]]:
     """Every optimizer by name; the first is what the ratios are relative to."""
     out: dict[str, Callable[[Any], torch.optim.Optimizer]] = {}
-    for way, foreach in (("plain", False), ("foreach", True), ("default", None)):
+    for variant, foreach in (("plain", False), ("foreach", True), ("default", None)):
         options = {"lr": LR, "foreach": foreach}
-        out[f"torch SGD, {way}"] = lambda q, o=options: torch.optim.SGD(q, **o)
+        out[f"torch SGD, {variant}"] = lambda q, o=options: torch.optim.SGD(q, **o)
         for p in (2, 1.1, 3):
-            out[f"LpMirrorDescent p = {p}, {way}"] = lambda q, p=p, o=options: LpMirrorDescent(q, p=p, **o)
+            out[f"LpMirrorDescent p = {p}, {variant}"] = lambda q, p=p, o=options: LpMirrorDescent(
+                q, p=p, **o
+            )
         for norm in (att.frobenius, att.linf, att.Entrywise(3)):
-            name = f"SteepestDescent {norm}, {way}"
+            name = f"SteepestDescent {norm}, {variant}"
             out[name] = lambda q, norm=norm, o=options: SteepestDescent(q, norm=norm, **o)
     out["torch Adam, foreach"] = lambda q: torch.optim.Adam(q, LR, foreach=True)
     return out
@@ -76,8 +78,8 @@ def table(title: str, works: dict[str, Callable[[], Any]], device: str, rounds: 
     times = in_turn(works, rounds, time.process_time if device == "cpu" else device_clock)
     first = statistics.median(next(iter(times.values())))
     print(f"\n| {title} | ms | ratio |\n|---|---|---|")
-    for name, some in times.items():
-        value = statistics.median(some)
+    for name, seconds in times.items():
+        value = statistics.median(seconds)
         print(f"| {name} | {1e3 * value:.3g} | {value / first:.2f} |")
 
 

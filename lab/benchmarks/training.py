@@ -39,8 +39,8 @@ def eager_torch(tokens: Tokens, v: np.ndarray, steps: int) -> np.ndarray:
     torch.set_num_threads(1)
     out = []
     for r in range(len(tokens.keys)):
-        parts = (tokens.keys[r], tokens.queries[r], tokens.labels[r], v[r])
-        X, Z, Y, head = (torch.from_numpy(np.array(a)) for a in parts)
+        arrays = (tokens.keys[r], tokens.queries[r], tokens.labels[r], v[r])
+        X, Z, Y, head = (torch.from_numpy(np.array(a)) for a in arrays)
         W = torch.zeros(tokens.d, tokens.e, dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.SGD([W], lr=LR)
         for _ in range(steps):
@@ -85,8 +85,8 @@ def plain_jax(tokens: Tokens, v: np.ndarray, steps: int) -> np.ndarray:
         return jax.lax.scan(step, jnp.zeros((tokens.d, tokens.e)), None, length=steps)[0]
 
     with jax.enable_x64(True):
-        many = _COMPILED.setdefault((tokens.keys.shape, steps), jax.jit(jax.vmap(one)))
-        return np.asarray(many(tokens.keys, tokens.queries, tokens.labels, v))
+        mapped = _COMPILED.setdefault((tokens.keys.shape, steps), jax.jit(jax.vmap(one)))
+        return np.asarray(mapped(tokens.keys, tokens.queries, tokens.labels, v))
 
 
 _COMPILED: dict = {}
@@ -123,16 +123,16 @@ def cpu(function: Callable[[], object]) -> float:
 
 def small(turns: int = 5) -> None:
     tokens, v = sphere(6, 8, 10, seed=range(RUNS))
-    few = Tokens(tokens.keys[:EAGER_RUNS], tokens.queries[:EAGER_RUNS], tokens.labels[:EAGER_RUNS])
+    first_runs = Tokens(tokens.keys[:EAGER_RUNS], tokens.queries[:EAGER_RUNS], tokens.labels[:EAGER_RUNS])
     programs = {
-        "eager PyTorch, run by run": (eager_torch, few, v[:EAGER_RUNS], 200),
+        "eager PyTorch, run by run": (eager_torch, first_runs, v[:EAGER_RUNS], 200),
         "batched NumPy": (batched_numpy, tokens, v, 2_000),
         "jax.grad, scan + vmap": (plain_jax, tokens, v, 2_000),
         "attsvm": (ours, tokens, v, 2_000),
     }
-    seconds = in_turn({name: partial(*given) for name, given in programs.items()}, turns)
+    seconds = in_turn({name: partial(*arguments) for name, arguments in programs.items()}, turns)
     units = {name: len(head) * steps / 1e6 for name, (_, _, head, steps) in programs.items()}
-    times = {name: np.array(some) / units[name] for name, some in seconds.items()}
+    times = {name: np.array(seconds_of) / units[name] for name, seconds_of in seconds.items()}
     print(
         "| program | µs per run-step | 100 × 2,000 | of attsvm, turn by turn | error at 2,000 | at 10,000 |"
     )
@@ -149,8 +149,8 @@ def small(turns: int = 5) -> None:
 
 def cores(turns: int = 7) -> None:
     """Runs in parts on several cores against one, by the wall clock and in turn."""
-    here = devices.cores() if "OMP_NUM_THREADS" not in os.environ else 2
-    counts = [count for count in (1, 2, 4, 8, 16) if count <= here]
+    threads = devices.cores() if "OMP_NUM_THREADS" not in os.environ else 2
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= threads]
     print("\n| runs | cores | times as fast as one, turn by turn |\n|---|---|---|")
     for runs, steps in ((RUNS, 10_000), (16 * RUNS, 1_000)):
         tokens, v = sphere(6, 8, 10, seed=range(runs))
@@ -186,9 +186,9 @@ def first() -> None:
         environment = os.environ | {"XDG_CACHE_HOME": folder}
         for state in ("nothing compiled before", "compiled by an earlier process", "and again"):
             command = [sys.executable, "-c", FIRST]
-            done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-            start, own, start_cpu, own_cpu = map(float, done.stdout.split())
-            print(f"{state}: first train {own:.2f} s ({own_cpu:.2f} s CPU),", end=" ")
+            process = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+            start, own_time, start_cpu, own_cpu = map(float, process.stdout.split())
+            print(f"{state}: first train {own_time:.2f} s ({own_cpu:.2f} s CPU),", end=" ")
             print(f"imports and the start of JAX {start:.2f} s ({start_cpu:.2f} s CPU).", flush=True)
 
 
@@ -222,12 +222,12 @@ def large(n: int = 4_000, T: int = 64, d: int = 128, steps: int = 40, turns: int
             )
             for _ in range(turns)
         ]
-        (step, two), ratios = np.median(pairs, axis=0) * 1e3, sorted(a / b for a, b in pairs)
+        (step, pair), ratios = np.median(pairs, axis=0) * 1e3, sorted(a / b for a, b in pairs)
         span = f"{np.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        print(f"| {name} | {two:.0f} | {step:.0f} | {span} |", flush=True)
+        print(f"| {name} | {pair:.0f} | {step:.0f} | {span} |", flush=True)
 
 
 if __name__ == "__main__":
-    parts = {"small": small, "large": large, "cores": cores, "first": first}
-    for part in sys.argv[1:] or parts:
-        parts[part]()
+    benchmarks = {"small": small, "large": large, "cores": cores, "first": first}
+    for part in sys.argv[1:] or benchmarks:
+        benchmarks[part]()

@@ -56,10 +56,10 @@ def picked(W: np.ndarray, keys: np.ndarray, queries: np.ndarray, winners: np.nda
 def trained(n: int, cells: list[tuple[int, int, float]]) -> dict[str, list[float]]:
     """What K and Q of every optimizer pick on fresh inputs, one number per cell (seed, rank, noise)."""
     data = [drawn(seed, rank, n, noise) for seed, rank, noise in cells]
-    keys, queries = (np.stack([one[k][:n] for one in data]) for k in (0, 1))
-    values = np.stack([np.eye(T)[one[2][:n]] for one in data])[..., None]
+    keys, queries = (np.stack([arrays[k][:n] for arrays in data]) for k in (0, 1))
+    values = np.stack([np.eye(T)[arrays[2][:n]] for arrays in data])[..., None]
     tokens = att.Tokens(keys, queries, values=values)
-    found = {}
+    picks = {}
     for name, (_, rule) in RULES.items():
         path = att.train(
             tokens,
@@ -70,26 +70,26 @@ def trained(n: int, cells: list[tuple[int, int, float]]) -> dict[str, list[float
             record=[STEPS],
             init=att.gaussian([seed for seed, _, _ in cells], 0.1),
         )
-        found[name] = [picked(W, *one, n) for W, one in zip(path.final, data, strict=True)]
+        picks[name] = [picked(W, *arrays, n) for W, arrays in zip(path.final, data, strict=True)]
         print(f"n = {n}, {name}", flush=True)
-    return found
+    return picks
 
 
 def predicted(cell: tuple[int, int, float, int]) -> list[float | None]:
     """The same of the certified programs; None where the inputs are not separable."""
     seed, rank, noise, n = cell
     keys, queries, winners = drawn(seed, rank, n, noise)
-    tokens, found = att.Tokens(keys[:n], queries[:n]), []
+    tokens, solutions = att.Tokens(keys[:n], queries[:n]), []
     for norm, _ in RULES.values():
         try:
             solution = None if norm is None else att.max_margin(tokens, winners[:n], norm)
         except att.NotSeparable:
             solution = None
-        known = solution is not None and solution.certified
-        found.append(
-            picked(solution.W, keys, queries, winners, n) if solution is not None and known else None
+        certified = solution is not None and solution.certified
+        solutions.append(
+            picked(solution.W, keys, queries, winners, n) if solution is not None and certified else None
         )
-    return found
+    return solutions
 
 
 def measured(draws: int, workers: int) -> dict[str, Any]:
@@ -107,18 +107,23 @@ def measured(draws: int, workers: int) -> dict[str, Any]:
                 at = [k for k, cell in enumerate(cells) if cell[1:] == (rank, noise)]
                 row: dict[str, Any] = {"n": n, "rank": rank, "noise": noise}
                 row["trained"] = {name: _mean([runs[n][name][k] for k in at]) for name in RULES}
-                told = [programs[*cells[k], n] for k in at]
-                row["program"] = {name: _mean([one[i] for one in told]) for i, name in enumerate(RULES)}
+                records = [programs[*cells[k], n] for k in at]
+                row["program"] = {
+                    name: _mean([record[i] for record in records]) for i, name in enumerate(RULES)
+                }
                 table.append(row)
     return {"d": D, "T": T, "draws": draws, "steps": STEPS, "rows": table}
 
 
 def _mean(shares: list[float | None]) -> list[float] | None:
     """Mean and standard error in percent, None where fewer than half of the draws have a number."""
-    known = [100 * share for share in shares if share is not None]
-    if 2 * len(known) < len(shares) or len(known) < 2:
+    numbers = [100 * share for share in shares if share is not None]
+    if 2 * len(numbers) < len(shares) or len(numbers) < 2:
         return None
-    return [round(float(np.mean(known)), 2), round(float(np.std(known, ddof=1)) / math.sqrt(len(known)), 2)]
+    return [
+        round(float(np.mean(numbers)), 2),
+        round(float(np.std(numbers, ddof=1)) / math.sqrt(len(numbers)), 2),
+    ]
 
 
 def table(record: dict[str, Any]) -> None:
@@ -167,18 +172,18 @@ def _square(x: float, y: float, colour: str, alpha: float) -> Any:
 
 
 if __name__ == "__main__":
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    asked.add_argument("--draws", type=int, default=4)
-    asked.add_argument("--workers", type=int, default=2)
-    asked.add_argument("--out", type=Path, default=Path("when.json"))
-    asked.add_argument("--draw", type=Path)
-    given = asked.parse_args()
-    if given.draw:
-        made = json.loads(given.draw.read_text(encoding="utf8"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--draws", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("when.json"))
+    parser.add_argument("--draw", type=Path)
+    options = parser.parse_args()
+    if options.draw:
+        made = json.loads(options.draw.read_text(encoding="utf8"))
         table(made)
-        figure(made, given.draw.with_suffix(".svg"))
+        figure(made, options.draw.with_suffix(".svg"))
     else:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        made = measured(given.draws, given.workers)
-        given.out.write_text(json.dumps(made, indent=0) + "\n", encoding="utf8")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        made = measured(options.draws, options.workers)
+        options.out.write_text(json.dumps(made, indent=0) + "\n", encoding="utf8")
         table(made)

@@ -59,7 +59,7 @@ def summed(probe: AttentionProbe, store: TokenStore) -> dict[str, np.ndarray]:
     tokens = [x.astype(float) - probe.mean_ for x in store]
     pairs = [(x @ probe.prompt_[:, 0], x @ probe.coef_[:, 0, 0]) for x in tokens]
     base = probe.intercept_[0] + probe.mean_ @ probe.coef_[:, 0, 0]
-    return {name: np.array([way(*pair) for pair in pairs]) + base for name, way in WAYS.items()}
+    return {name: np.array([aggregate(*pair) for pair in pairs]) + base for name, aggregate in WAYS.items()}
 
 
 def with_places(store: TokenStore) -> TokenStore:
@@ -72,12 +72,12 @@ def with_places(store: TokenStore) -> TokenStore:
 def longer(store: TokenStore, seed: int = 0) -> TokenStore:
     """Every sequence with seven others around it, at a random place; the others are the same for all."""
     rng = np.random.default_rng(seed)
-    others = [store[int(i)] for i in rng.choice(len(store), 7, replace=False)]
-    parts = []
+    fillers = [store[int(i)] for i in rng.choice(len(store), 7, replace=False)]
+    pieces = []
     for x in store:
         order = rng.integers(8)
-        parts.append(np.concatenate([*others[:order], x, *others[order:]]))
-    return TokenStore.from_flat(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
+        pieces.append(np.concatenate([*fillers[:order], x, *fillers[order:]]))
+    return TokenStore.from_flat(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)]))
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.sets:
         store, labels, groups = sentence_sets.load(options.sentences / f"{name.replace('long', 'uci')}.npz")
-        found: dict[str, tuple[np.ndarray, float]] = {}
+        results: dict[str, tuple[np.ndarray, float]] = {}
         splitter = StratifiedGroupKFold(5, shuffle=True, random_state=0)
         for train, test in splitter.split(labels, labels, groups):
             probe = AttentionProbe(**RIDGES).fit(store[train], labels[train])
@@ -97,10 +97,10 @@ def main() -> None:
                 placed = AttentionProbe(**RIDGES).fit(with_places(store[train]), labels[train])
                 scores["position"] = placed.decision_function(with_places(store[test]))
             for way, of_test in scores.items():
-                seen = found.setdefault(way, (np.zeros((3, len(labels))), 0.0))[0]
-                seen[:, test] = real_sets.judge(of_test, labels[test])
+                sums = results.setdefault(way, (np.zeros((3, len(labels))), 0.0))[0]
+                sums[:, test] = real_sets.judge(of_test, labels[test])
         print(name)
-        print("\n".join(json.dumps(row) for row in real_sets.rows(found, labels)), flush=True)
+        print("\n".join(json.dumps(row) for row in real_sets.rows(results, labels)), flush=True)
 
 
 if __name__ == "__main__":

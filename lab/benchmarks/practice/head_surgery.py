@@ -34,31 +34,33 @@ def replacements(head: Head) -> Iterator[tuple[str, Float]]:
     yield "nuclear max-margin", separating(head, nuclear)
 
 
-def alone(reader: Reader, texts: Texts, held: Texts, per_layer: int, queries: int) -> dict[str, list[Float]]:
+def alone(
+    reader: Reader, texts: Texts, held_out: Texts, per_layer: int, queries: int
+) -> dict[str, list[Float]]:
     """Rows (kept, kept confident, divergence, output) on texts and held-out texts, by replacement."""
-    said, said_held = output(reader, texts), output(reader, held)
+    output_before, said_held = output(reader, texts), output(reader, held_out)
     rows: dict[str, list[Float]] = {}
-    for seen, other in zip(record(reader, texts), record(reader, held), strict=True):
-        for number in np.random.default_rng(seen.layer).choice(seen.heads, per_layer, replace=False):
-            at = sample(seen.at(int(number), 0.5), queries, 0)
+    for layer, held_layer in zip(record(reader, texts), record(reader, held_out), strict=True):
+        for number in np.random.default_rng(layer.layer).choice(layer.heads, per_layer, replace=False):
+            at = sample(layer.at(int(number), 0.5), queries, 0)
             if not at.size:
                 continue
-            for name, W in replacements(seen.head(int(number), at)):
-                here = change(reader, texts, seen, int(number), W, said)
-                there = change(reader, held, other, int(number), W, said_held)
-                rows.setdefault(name, []).append(np.array([*astuple(here), *astuple(there)]))
+            for name, W in replacements(layer.head(int(number), at)):
+                on_texts = change(reader, texts, layer, int(number), W, output_before)
+                on_held_out = change(reader, held_out, held_layer, int(number), W, said_held)
+                rows.setdefault(name, []).append(np.array([*astuple(on_texts), *astuple(on_held_out)]))
     return rows
 
 
 def together(reader: Reader, texts: Texts) -> Iterator[tuple[int, float]]:
     """The change of the output when every head of the model has its best rank-r weight."""
-    said = output(reader, texts)
+    output_before = output(reader, texts)
     layers = list(record(reader, texts))
     heads = [layer.head(h, layer.at(h)[:, :1]) for layer in layers for h in range(layer.heads)]
     for rank in RANKS:
         weights = {(head.layer, head.head): truncated(head, rank) for head in heads}
         with operated(reader, weights, layers[0].hidden is not None):
-            yield rank, difference(reader, said, output(reader, texts))
+            yield rank, difference(reader, output_before, output(reader, texts))
 
 
 def main() -> None:
@@ -72,18 +74,18 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=32, help="confident queries per head")
     options = parser.parse_args()
     reader = load(options.model)
-    texts, held = (
+    texts, held_out = (
         reader.tokenise(path.read_text(encoding="utf8").splitlines()[: options.count])
         for path in (options.texts, options.held)
     )
     columns = ("kept", "confident kept", "KL", "output")
     print(f"| replacement | {' | '.join(columns)} | held-out: {' | '.join(columns)} |")
     print("|---" * 9 + "|")
-    for name, rows in alone(reader, texts, held, options.per_layer, options.queries).items():
+    for name, rows in alone(reader, texts, held_out, options.per_layer, options.queries).items():
         middle = np.nanmedian(np.array(rows), axis=0)
         print(f"| {name} ({len(rows)} heads) | " + " | ".join(f"{x:.2g}" for x in middle) + " |", flush=True)
     print("\n| every head at rank | output |\n|---|---|")
-    for rank, moved in together(reader, held):
+    for rank, moved in together(reader, held_out):
         print(f"| {rank} | {moved:.2g} |", flush=True)
 
 

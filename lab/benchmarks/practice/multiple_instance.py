@@ -64,16 +64,16 @@ def search(d: int, seed: int) -> GridSearchCV:
     return GridSearchCV(Pipeline(steps), grid, scoring="neg_log_loss", cv=inner)
 
 
-def one_fold(bags: Bags, labels: np.ndarray, parts: tuple[np.ndarray, np.ndarray], seed: int) -> dict:
+def one_fold(bags: Bags, labels: np.ndarray, fold: tuple[np.ndarray, np.ndarray], seed: int) -> dict:
     """Choose and fit on the training bags alone, predict the test bags."""
     warnings.simplefilter("ignore", ConvergenceWarning)  # a candidate cut at 200 steps is still a candidate
-    train, test = parts
+    train, test = fold
     start = time.process_time()
     fitted = search(bags[0].shape[1], seed).fit([bags[i] for i in train], labels[train])
     predicted = fitted.predict([bags[i] for i in test])
-    chosen = {key: str(value) for key, value in fitted.best_params_.items()}
+    parameters = {key: str(value) for key, value in fitted.best_params_.items()}
     right = (predicted == labels[test]).tolist()
-    return {"test": test.tolist(), "right": right, "chosen": chosen, "cpu": time.process_time() - start}
+    return {"test": test.tolist(), "right": right, "chosen": parameters, "cpu": time.process_time() - start}
 
 
 def outer_folds(labels: np.ndarray, repeat: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -85,18 +85,18 @@ def measure(name: str, options: argparse.Namespace) -> dict:
     """Mean accuracy over folds, its standard error over bags, and the accuracy of each repeat."""
     bags, labels = load(name, options.data)
     folds = [(p, k) for k in range(options.repeats) for p in outer_folds(labels, k)[: options.folds]]
-    done = Parallel(n_jobs=options.jobs)(delayed(one_fold)(bags, labels, *fold) for fold in folds)
-    by_fold = np.array([np.mean(fold["right"]) for fold in done])
-    right = np.concatenate([fold["right"] for fold in done]).astype(float)
-    bag = np.concatenate([fold["test"] for fold in done])
+    results = Parallel(n_jobs=options.jobs)(delayed(one_fold)(bags, labels, *fold) for fold in folds)
+    by_fold = np.array([np.mean(fold["right"]) for fold in results])
+    right = np.concatenate([fold["right"] for fold in results]).astype(float)
+    bag = np.concatenate([fold["test"] for fold in results])
     by_bag = np.array([right[bag == i].mean() for i in np.unique(bag)])
     return {
         "set": name,
         "accuracy": float(by_fold.mean()),
         "error": float(by_bag.std(ddof=1) / np.sqrt(len(by_bag))),
         "repeats": by_fold.reshape(options.repeats, -1).mean(1).round(4).tolist(),
-        "kernel": float(np.mean(["Nystroem" in fold["chosen"]["features"] for fold in done])),
-        "cpu": float(np.sum([fold["cpu"] for fold in done])),
+        "kernel": float(np.mean(["Nystroem" in fold["chosen"]["features"] for fold in results])),
+        "cpu": float(np.sum([fold["cpu"] for fold in results])),
     }
 
 

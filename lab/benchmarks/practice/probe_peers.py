@@ -78,10 +78,12 @@ def probelab(kind: str) -> Callable[..., Scores]:
 def eleuther(store: TokenStore, labels: np.ndarray, seed: int, decays=DECAYS) -> Scores:
     """After EleutherAI/attention-probes: q = 0 at the start, L-BFGS with strong Wolfe steps."""
     order = np.random.default_rng(seed).permutation(len(labels))
-    held, kept = np.sort(order[: len(labels) // 5]), np.sort(order[len(labels) // 5 :])
+    validation, training = np.sort(order[: len(labels) // 5]), np.sort(order[len(labels) // 5 :])
     losses = []
     for decay in decays:
-        margins = (2 * labels[held] - 1) * _eleuther(store[kept], labels[kept], decay, seed)(store[held])
+        margins = (2 * labels[validation] - 1) * _eleuther(store[training], labels[training], decay, seed)(
+            store[validation]
+        )
         losses.append(np.logaddexp(0, -margins).mean())
     return _eleuther(store, labels, decays[int(np.argmin(losses))], seed)
 
@@ -93,22 +95,22 @@ def _eleuther(store: TokenStore, labels: np.ndarray, decay: float, seed: int, mo
     torch.manual_seed(seed)
     d = store.width
     value, query, position = torch.nn.Linear(d, 1), torch.zeros(d), torch.zeros(())
-    weights = [value.weight, value.bias, *(torch.nn.Parameter(part) for part in (query, position))]
+    weights = [value.weight, value.bias, *(torch.nn.Parameter(tensor) for tensor in (query, position))]
 
-    def laid_out(part: TokenStore):
-        x = torch.tensor(part.padded(np.concatenate(part.split()).astype(np.float32)))
-        return x, torch.tensor(part.mask), torch.arange(x.shape[1]).float()
+    def laid_out(sequences: TokenStore):
+        x = torch.tensor(sequences.padded(np.concatenate(sequences.split()).astype(np.float32)))
+        return x, torch.tensor(sequences.mask), torch.arange(x.shape[1]).float()
 
     def forward(x, mask, place):
         logits = (x @ weights[2] + place * weights[3]).masked_fill(~mask, -torch.inf)
         return (torch.softmax(logits, 1) * value(x)[..., 0]).sum(1)
 
-    given, truth = laid_out(store), torch.tensor(labels).float()
+    padded, truth = laid_out(store), torch.tensor(labels).float()
     optimizer = torch.optim.LBFGS(weights, line_search_fn="strong_wolfe", max_iter=most)
 
     def closure():
         optimizer.zero_grad()
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(forward(*given), truth)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(forward(*padded), truth)
         loss = loss + decay / 2 * sum((w**2).sum() for w in weights)
         loss.backward()
         return loss
@@ -117,7 +119,7 @@ def _eleuther(store: TokenStore, labels: np.ndarray, decay: float, seed: int, mo
 
     def scores(unseen: TokenStore) -> np.ndarray:
         with torch.no_grad():
-            parts = [unseen[a : a + 500] for a in range(0, len(unseen), 500)]
-            return np.concatenate([forward(*laid_out(part)).numpy() for part in parts]).astype(float)
+            blocks = [unseen[a : a + 500] for a in range(0, len(unseen), 500)]
+            return np.concatenate([forward(*laid_out(block)).numpy() for block in blocks]).astype(float)
 
     return scores

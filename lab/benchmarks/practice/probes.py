@@ -31,7 +31,7 @@ def stored(sequences: list[np.ndarray]) -> TokenStore:
     return TokenStore.from_flat(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)]))
 
 
-def told(name: str, scores: np.ndarray, labels: np.ndarray, cpu: float, **more: object) -> None:
+def told(name: str, scores: np.ndarray, labels: np.ndarray, cpu: float, **facts: object) -> None:
     """One row: accuracy, AUC, log loss, true positives at 1 % false positives, CPU seconds."""
     probability = 1 / (1 + np.exp(-scores))
     bar = np.quantile(scores[labels == 0], 0.99)
@@ -43,7 +43,7 @@ def told(name: str, scores: np.ndarray, labels: np.ndarray, cpu: float, **more: 
         "TPR at 1 % FPR": round(float((scores[labels == 1] > bar).mean()), 3),
         "CPU s": round(cpu, 1),
     }
-    print(json.dumps(row | more), flush=True)
+    print(json.dumps(row | facts), flush=True)
 
 
 def ours(settings: dict, train, labels, test) -> tuple[np.ndarray, float, dict]:
@@ -64,18 +64,18 @@ def compare(train: TokenStore, labels, test: TokenStore, truth, seeds: int, sear
     """Every method on one split, in turns."""
     settings = {"AttentionProbe()": {}, 'features="auto"': {"features": "auto"}}
     settings['features=["relu", "rbf"]'] = {"features": ["relu", "rbf"]}
-    for name, given in settings.items():
-        scores, spent, more = ours(given, train, labels, test)
-        told(name, scores, truth, spent, **more)
+    for name, options_of_probe in settings.items():
+        scores, spent, facts = ours(options_of_probe, train, labels, test)
+        told(name, scores, truth, spent, **facts)
     scores, spent = peer(probe_peers.mean_pooling, 0, train, labels, test)
     told("mean pooling + logistic", scores, truth, spent)
     for kind in ("Attention", "MultiMax"):
         total: np.ndarray | float = 0.0
         spent = 0.0
         for seed in range(seeds):
-            scores, once = peer(probe_peers.probelab(kind), seed, train, labels, test)
-            total, spent = total + scores, spent + once
-            told(f"probelab {kind}, seed {seed}", scores, truth, once)
+            scores, single = peer(probe_peers.probelab(kind), seed, train, labels, test)
+            total, spent = total + scores, spent + single
+            told(f"probelab {kind}, seed {seed}", scores, truth, single)
         told(f"probelab {kind}, mean of {seeds}", np.asarray(total) / seeds, truth, spent)
     if search:
         start = time.process_time()
@@ -100,22 +100,22 @@ def scale() -> None:
     rng = np.random.default_rng(0)
     n, T, d = 20_000, 32, 384
     x = np.empty((n, T, d), np.float16)
-    for part in np.array_split(x, 100):
-        part[...] = rng.standard_normal(part.shape, np.float32)
+    for block in np.array_split(x, 100):
+        block[...] = rng.standard_normal(block.shape, np.float32)
     labels = rng.integers(0, 2, n)
     x[np.arange(n), rng.integers(0, T, n), :2] = np.stack([np.full(n, 4.0), 3.0 * (2 * labels - 1)], 1)
     fixed = {"head_ridge": 0.01, "prompt_ridge": 0.01}
     AttentionProbe(**fixed).fit(x[:50], labels[:50])  # loops are compiled
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
     probe = AttentionProbe(**fixed, max_iter=30, tol=1e-5).fit(x, labels)
     spent = time.process_time() - start
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before) * 1024
     row = {"CPU s": spent, "steps": probe.n_iter_, "CPU s per step": spent / probe.n_iter_}
     print(json.dumps(row | {"memory / input": grown / x.nbytes}))
-    part = x[:2000]
-    apart = np.abs(probe.predict_proba(part) - probe.predict_proba(part.astype(np.float64))).max()
-    print(json.dumps({"probabilities of float16 and float64 apart": float(apart)}))
+    block = x[:2000]
+    distance = np.abs(probe.predict_proba(block) - probe.predict_proba(block.astype(np.float64))).max()
+    print(json.dumps({"probabilities of float16 and float64 apart": float(distance)}))
 
 
 def many(cache: Path) -> None:
@@ -130,11 +130,11 @@ def many(cache: Path) -> None:
     for _ in range(2):
         start = time.process_time()
         ProbeSuite(**fixed).fit(store, Y[:, :1])
-        one = time.process_time() - start
+        single = time.process_time() - start
         start = time.process_time()
         ProbeSuite(**fixed).fit(store, Y)
         all_of_them = time.process_time() - start
-        print(json.dumps({"one": one, "36": all_of_them, "ratio": all_of_them / one}), flush=True)
+        print(json.dumps({"one": single, "36": all_of_them, "ratio": all_of_them / single}), flush=True)
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ def planted(tokens: int, width: int, length: int, concepts: int, device: str):
     draw = torch.Generator(device=device).manual_seed(0)
     n = tokens // length
     x = torch.empty(n * length, width, dtype=torch.float16, device=device)
-    for part in x.split(1 << 16):
-        part.normal_(generator=draw)
+    for block in x.split(1 << 16):
+        block.normal_(generator=draw)
     mark, side = (torch.randn(concepts, width, generator=draw, device=device) for _ in range(2))
     mark, side = (8.0 * z / z.norm(dim=1, keepdim=True) for z in (mark, side))
     labels = torch.randint(0, 2, (n, concepts), generator=draw, device=device)
@@ -45,10 +45,10 @@ def timed(work):
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     start = time.perf_counter()
-    done = work()
+    result = work()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return done, time.perf_counter() - start
+    return result, time.perf_counter() - start
 
 
 def loss_of(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -66,14 +66,14 @@ def by_adamw(x, labels, length: int, learned: int, target: float, rate: float, l
     order = torch.Generator().manual_seed(seed)
 
     def scores(rows):
-        part = tokens[rows].float()
-        attention = torch.softmax(part @ prompt, 1)
-        return (attention * (part @ head)).sum(1) + bias
+        block = tokens[rows].float()
+        attention = torch.softmax(block @ prompt, 1)
+        return (attention * (block @ head)).sum(1) + bias
 
     @torch.no_grad()
     def held_out() -> float:
-        found = torch.cat([scores(slice(a, min(a + 128, n))) for a in range(learned, n, 128)])
-        return float(torch.nn.functional.binary_cross_entropy_with_logits(found, y[learned:]))
+        results = torch.cat([scores(slice(a, min(a + 128, n))) for a in range(learned, n, 128)])
+        return float(torch.nn.functional.binary_cross_entropy_with_logits(results, y[learned:]))
 
     start, loss, checks, epoch = time.perf_counter(), float("inf"), 0.0, 0
     while time.perf_counter() - start - checks < limit:
@@ -95,12 +95,15 @@ def by_adamw(x, labels, length: int, learned: int, target: float, rate: float, l
 def against_the_host(x, labels, length: int) -> dict[str, float]:
     """The same small fit on the GPU and by NumPy: objective and probabilities."""
     n = min(96, len(labels))
-    part, offsets = x[: n * length], np.arange(n + 1) * length
-    here = AttentionProbe(**RIDGES).fit(TokenStore.from_flat(part, offsets), labels[:n])
-    host = TokenStore.from_flat(part.cpu().numpy(), offsets)
-    there = AttentionProbe(**RIDGES).fit(host, labels[:n])
-    apart = np.abs(here.predict_proba(host) - there.predict_proba(host)).max()
-    return {"objective apart": abs(here.objective_ - there.objective_), "probabilities apart": float(apart)}
+    tokens, offsets = x[: n * length], np.arange(n + 1) * length
+    on_gpu = AttentionProbe(**RIDGES).fit(TokenStore.from_flat(tokens, offsets), labels[:n])
+    host = TokenStore.from_flat(tokens.cpu().numpy(), offsets)
+    on_cpu = AttentionProbe(**RIDGES).fit(host, labels[:n])
+    distance = np.abs(on_gpu.predict_proba(host) - on_cpu.predict_proba(host)).max()
+    return {
+        "objective apart": abs(on_gpu.objective_ - on_cpu.objective_),
+        "probabilities apart": float(distance),
+    }
 
 
 def main() -> None:
@@ -118,7 +121,7 @@ def main() -> None:
     learned = n * 4 // 5
     offsets = np.arange(n + 1) * options.length
     store = TokenStore.from_flat(x, offsets)
-    train, rest = store[:learned], store[learned:]
+    train, validation = store[:learned], store[learned:]
     print(json.dumps({"device": device, "store": repr(store), "learned": learned}), flush=True)
     print(json.dumps({"host": against_the_host(x, labels[:, 0], options.length)}), flush=True)
     warnings.simplefilter("ignore", ConvergenceWarning)
@@ -127,21 +130,30 @@ def main() -> None:
     for tolerance in (1e-6, 1e-4):
         fit = AttentionProbe(**RIDGES, tol=tolerance).fit
         probe, seconds = timed(lambda: fit(train, labels[:learned, 0]))  # noqa: B023
-        loss = loss_of(probe.decision_function(rest), labels[learned:, 0])
-        told = {"one probe": seconds, "tol": tolerance, "steps": probe.n_iter_, "objective": probe.objective_}
-        print(json.dumps(told | {"validation loss": loss}), flush=True)
-    chosen, seconds = timed(lambda: AttentionProbe().fit(train, labels[:learned, 0]))
-    own = loss_of(chosen.decision_function(rest), labels[learned:, 0])
-    told = {"head_ridge": chosen.head_ridge_, "prompt_ridge": chosen.prompt_ridge_, "validation loss": own}
-    print(json.dumps({"one probe, ridges chosen": seconds, **told}), flush=True)
+        loss = loss_of(probe.decision_function(validation), labels[learned:, 0])
+        record = {
+            "one probe": seconds,
+            "tol": tolerance,
+            "steps": probe.n_iter_,
+            "objective": probe.objective_,
+        }
+        print(json.dumps(record | {"validation loss": loss}), flush=True)
+    searched, seconds = timed(lambda: AttentionProbe().fit(train, labels[:learned, 0]))
+    own = loss_of(searched.decision_function(validation), labels[learned:, 0])
+    record = {
+        "head_ridge": searched.head_ridge_,
+        "prompt_ridge": searched.prompt_ridge_,
+        "validation loss": own,
+    }
+    print(json.dumps({"one probe, ridges chosen": seconds, **record}), flush=True)
     suite, seconds = timed(lambda: ProbeSuite(**RIDGES).fit(train, labels[:learned]))
-    auc = suite.auc(rest, labels[learned:]).auc
-    told = {"concepts": options.concepts, "seconds": seconds, "mean AUC": float(auc.mean())}
-    print(json.dumps(told), flush=True)
+    auc = suite.auc(validation, labels[learned:]).auc
+    record = {"concepts": options.concepts, "seconds": seconds, "mean AUC": float(auc.mean())}
+    print(json.dumps(record), flush=True)
     for rate in (1e-4, 1e-3, 1e-2):  # to the loss of the last probe
         for seed in range(options.seeds):
-            done = by_adamw(x, labels[:, 0], options.length, learned, loss, rate, options.limit, seed)
-            print(json.dumps({"AdamW after EleutherAI's recipe": rate, "seed": seed, **done}), flush=True)
+            result = by_adamw(x, labels[:, 0], options.length, learned, loss, rate, options.limit, seed)
+            print(json.dumps({"AdamW after EleutherAI's recipe": rate, "seed": seed, **result}), flush=True)
     if device == "cuda":
         print(json.dumps({"peak GB": torch.cuda.max_memory_allocated() / 2**30}))
 

@@ -50,12 +50,12 @@ def load(name: str, options: argparse.Namespace) -> tuple[TokenStore, np.ndarray
 
 def places(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """For every sequence the share of the other class on its right side: the mean of either is the AUC."""
-    ranks, found = rankdata(scores), np.empty(len(scores))
-    for one, sign in ((1, 1.0), (0, -1.0)):
-        own = labels == one
-        beaten = (ranks[own] - rankdata(scores[own])) / (~own).sum()
-        found[own] = beaten if sign > 0 else 1 - beaten
-    return found
+    ranks, ranked = rankdata(scores), np.empty(len(scores))
+    for label, sign in ((1, 1.0), (0, -1.0)):
+        of_class = labels == label
+        beaten = (ranks[of_class] - rankdata(scores[of_class])) / (~of_class).sum()
+        ranked[of_class] = beaten if sign > 0 else 1 - beaten
+    return ranked
 
 
 def judge(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -66,14 +66,14 @@ def judge(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def error(of_sequences: np.ndarray, labels: np.ndarray) -> float:
     """Standard error of a mean of places (DeLong, DeLong & Clarke-Pearson 1988), also of differences."""
-    parts = [of_sequences[labels == one] for one in (0, 1)]
-    return float(np.sqrt(sum(part.var(ddof=1) / len(part) for part in parts)))
+    by_class = [of_sequences[labels == label] for label in (0, 1)]
+    return float(np.sqrt(sum(values.var(ddof=1) / len(values) for values in by_class)))
 
 
-def one_fold(store: TokenStore, labels: np.ndarray, parts, fit, seed: int) -> tuple[np.ndarray, float]:
+def one_fold(store: TokenStore, labels: np.ndarray, fold, fit, seed: int) -> tuple[np.ndarray, float]:
     """Judgements of the test part, and CPU seconds of the fit."""
     warnings.simplefilter("ignore")
-    train, test = parts
+    train, test = fold
     start = time.process_time()
     scores = fit(store[train], labels[train], seed)
     spent = time.process_time() - start
@@ -83,42 +83,42 @@ def one_fold(store: TokenStore, labels: np.ndarray, parts, fit, seed: int) -> tu
 def measure(store: TokenStore, labels, groups, methods: dict, folds: int, options) -> dict:
     """For every method judgements (3, n), each the mean over repeats, and CPU seconds of all fits."""
     splits = [
-        (parts, repeat)
+        (fold, repeat)
         for repeat in range(options.repeats)
-        for parts in StratifiedGroupKFold(folds, shuffle=True, random_state=repeat).split(
+        for fold in StratifiedGroupKFold(folds, shuffle=True, random_state=repeat).split(
             labels, labels, groups
         )
     ]
-    jobs = [(name, parts, repeat) for name in methods for parts, repeat in splits]
-    done = Parallel(n_jobs=options.jobs)(
-        delayed(one_fold)(store, labels, parts, methods[name], repeat) for name, parts, repeat in jobs
+    jobs = [(name, fold, repeat) for name in methods for fold, repeat in splits]
+    results = Parallel(n_jobs=options.jobs)(
+        delayed(one_fold)(store, labels, fold, methods[name], repeat) for name, fold, repeat in jobs
     )
-    found = {name: (np.zeros((3, len(labels))), 0.0) for name in methods}
-    for (name, (_, test), _), (seen, spent) in zip(jobs, done, strict=True):
-        total, before = found[name]
-        total[:, test] += seen / options.repeats
-        found[name] = total, before + spent
-    return found
+    sums = {name: (np.zeros((3, len(labels))), 0.0) for name in methods}
+    for (name, (_, test), _), (of_fold, spent) in zip(jobs, results, strict=True):
+        total, spent_before = sums[name]
+        total[:, test] += of_fold / options.repeats
+        sums[name] = total, spent_before + spent
+    return sums
 
 
-def auc(seen: np.ndarray, labels: np.ndarray) -> float:
-    return float(np.mean([seen[0, labels == one].mean() for one in (0, 1)]))
+def auc(sums: np.ndarray, labels: np.ndarray) -> float:
+    return float(np.mean([sums[0, labels == label].mean() for label in (0, 1)]))
 
 
-def rows(found: dict[str, tuple[np.ndarray, float]], labels: np.ndarray) -> list[dict]:
-    best = max((seen for seen, _ in found.values()), key=lambda seen: auc(seen, labels))
+def rows(results: dict[str, tuple[np.ndarray, float]], labels: np.ndarray) -> list[dict]:
+    best = max((sums for sums, _ in results.values()), key=lambda sums: auc(sums, labels))
     return [
         {
             "method": name,
-            "AUC": round(auc(seen, labels), 4),
-            "error": round(error(seen[0], labels), 4),
-            "behind": round(auc(best, labels) - auc(seen, labels), 4),
-            "error of behind": round(error(best[0] - seen[0], labels), 4),
-            "accuracy": round(float(seen[1].mean()), 4),
-            "log loss": round(float(seen[2].mean()), 4),
+            "AUC": round(auc(sums, labels), 4),
+            "error": round(error(sums[0], labels), 4),
+            "behind": round(auc(best, labels) - auc(sums, labels), 4),
+            "error of behind": round(error(best[0] - sums[0], labels), 4),
+            "accuracy": round(float(sums[1].mean()), 4),
+            "log loss": round(float(sums[2].mean()), 4),
             "CPU s": round(spent, 1),
         }
-        for name, (seen, spent) in found.items()
+        for name, (sums, spent) in results.items()
     ]
 
 
@@ -141,21 +141,21 @@ def main() -> None:
         "--out", type=Path, help="a folder for judgements; what is there is not measured again"
     )
     options = parser.parse_args()
-    chosen = {k: v for k, v in METHODS.items() if any(k.startswith(m) for m in options.methods or [""])}
+    methods = {k: v for k, v in METHODS.items() if any(k.startswith(m) for m in options.methods or [""])}
     for name in options.sets:
         store, labels, groups = load(name, options)
         print(json.dumps({"set": name, "store": repr(store), "positive": float(labels.mean())}), flush=True)
         file = None if options.out is None else options.out / f"{name}.npz"
-        found = {} if file is None or not file.exists() else kept(file)
-        for method in [m for m in chosen if m not in found]:
+        results = {} if file is None or not file.exists() else kept(file)
+        for method in [m for m in methods if m not in results]:
             folds = 10 if name in multiple_instance.SETS else 5
-            found |= measure(store, labels, groups, {method: chosen[method]}, folds, options)
-            print(json.dumps(rows({method: found[method]}, labels)[0]), flush=True)
+            results |= measure(store, labels, groups, {method: methods[method]}, folds, options)
+            print(json.dumps(rows({method: results[method]}, labels)[0]), flush=True)
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                cpu = {f"CPU {m}": spent for m, (_, spent) in found.items()}
-                np.savez(file, labels=labels, **{m: seen for m, (seen, _) in found.items()}, **cpu)
-        print("\n".join(json.dumps(row) for row in rows(found, labels)), flush=True)
+                cpu = {f"CPU {m}": spent for m, (_, spent) in results.items()}
+                np.savez(file, labels=labels, **{m: sums for m, (sums, _) in results.items()}, **cpu)
+        print("\n".join(json.dumps(row) for row in rows(results, labels)), flush=True)
 
 
 if __name__ == "__main__":

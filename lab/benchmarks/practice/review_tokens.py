@@ -60,7 +60,7 @@ def token_states(texts: list[str], model_folder: Path) -> tuple[list[np.ndarray]
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     model = AutoModel.from_pretrained(model_folder).eval()
     states: list[np.ndarray] = []
-    words: list[list[str]] = []
+    texts_of_words: list[list[str]] = []
     for first in range(0, len(texts), BATCH):
         chunk = texts[first : first + BATCH]
         batch = tokenizer(chunk, padding=True, truncation=True, max_length=128, return_tensors="pt")
@@ -68,12 +68,14 @@ def token_states(texts: list[str], model_folder: Path) -> tuple[list[np.ndarray]
             hidden = model(**batch).last_hidden_state.half().numpy()
         for row, text in enumerate(chunk):
             ids = [
-                w for w, kept in zip(batch.word_ids(row), batch["attention_mask"][row], strict=True) if kept
+                w
+                for w, counts in zip(batch.word_ids(row), batch["attention_mask"][row], strict=True)
+                if counts
             ]
             states.append(hidden[row, : len(ids)])
             spans = [batch.word_to_chars(row, w) if w is not None else None for w in ids]
-            words.append([text[s.start : s.end].lower() if s is not None else "" for s in spans])
-    return states, words
+            texts_of_words.append([text[s.start : s.end].lower() if s is not None else "" for s in spans])
+    return states, texts_of_words
 
 
 def main() -> None:

@@ -38,22 +38,28 @@ FOLDS = 3
 
 def pooled(pool: Callable[[np.ndarray], np.ndarray], train: Reviews, test: Reviews) -> Outcome:
     """Logistic regression on one vector per sentence, its C by cross-validation."""
-    features, unseen = ([pool(s.astype(float)) for s in part.sequences] for part in (train, test))
+    features, unseen = ([pool(s.astype(float)) for s in split.sequences] for split in (train, test))
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
     grid = {"logisticregression__C": np.logspace(-4, 0, 9)}
-    found, searched = timed(lambda: GridSearchCV(model, grid, cv=FOLDS).fit(features, train.labels))
-    _, spent = timed(lambda: found.best_estimator_.fit(features, train.labels))
-    return outcome(found.predict(unseen), None, spent, searched, found.best_params_)
+    search, searched = timed(lambda: GridSearchCV(model, grid, cv=FOLDS).fit(features, train.labels))
+    _, spent = timed(lambda: search.best_estimator_.fit(features, train.labels))
+    return outcome(search.predict(unseen), None, spent, searched, search.best_params_)
 
 
 def attention_probe(train: Reviews, test: Reviews) -> Outcome:
     """Ours, its two ridges by cross-validation."""
     probe = AttentionProbe(certify=False, max_iter=200, tol=1e-4)
     search = GridSearchCV(probe, GRID, cv=FOLDS, refit=False)
-    found, searched = timed(lambda: search.fit(train.sequences, train.labels))
-    _, spent = timed(lambda: probe.set_params(**found.best_params_).fit(train.sequences, train.labels))
+    search_result, searched = timed(lambda: search.fit(train.sequences, train.labels))
+    _, spent = timed(
+        lambda: probe.set_params(**search_result.best_params_).fit(train.sequences, train.labels)
+    )
     return outcome(
-        probe.predict(test.sequences), probe.select(test.sequences), spent, searched, found.best_params_
+        probe.predict(test.sequences),
+        probe.select(test.sequences),
+        spent,
+        searched,
+        search_result.best_params_,
     )
 
 
@@ -74,8 +80,8 @@ def lexicon(path: Path | None) -> set[str]:
     """Words with a human valence in the VADER lexicon; emoticons are left out."""
     if path is None:
         path = find("vader_lexicon.txt", None, "vaderSentiment", "vader_lexicon.txt")
-    words = (line.split("\t")[0] for line in path.read_text(encoding="utf8").splitlines() if line)
-    return {word.lower() for word in words if word.isalpha() and len(word) > 1}
+    lines = (line.split("\t")[0] for line in path.read_text(encoding="utf8").splitlines() if line)
+    return {entry.lower() for entry in lines if entry.isalpha() and len(entry) > 1}
 
 
 def against(base: np.ndarray, right: np.ndarray) -> dict[str, float]:
@@ -87,22 +93,24 @@ def against(base: np.ndarray, right: np.ndarray) -> dict[str, float]:
     return {"gain": float(difference.mean()), "gain_error": error, "mcnemar_p": float(p)}
 
 
-def bearing(test: Reviews, known: set[str], selected: np.ndarray | None) -> float:
+def bearing(test: Reviews, lexicon_words: set[str], selected: np.ndarray | None) -> float:
     """Share of the sentences with a lexicon word whose selected token belongs to one; None: by chance."""
-    hits = [np.array([word in known for word in words]) for words in test.words]
+    hits = [np.array([token in lexicon_words for token in tokens]) for tokens in test.words]
     share = [h.mean() if selected is None else h[selected[i]] for i, h in enumerate(hits) if h.any()]
     return float(np.mean(share))
 
 
-def told(name: str, done: Outcome, test: Reviews, known: set[str], base: np.ndarray) -> dict[str, object]:
+def told(
+    name: str, outcome: Outcome, test: Reviews, lexicon_words: set[str], base: np.ndarray
+) -> dict[str, object]:
     """One row of the table."""
-    right = done["predicted"] == test.labels
+    right = outcome["predicted"] == test.labels
     error = float(np.std(right, ddof=1) / np.sqrt(len(right)))
     row: dict[str, object] = {"method": name, "accuracy": float(np.mean(right)), "error": error}
     row |= against(base, right)
-    if done["selected"] is not None:
-        row["lexicon"] = bearing(test, known, done["selected"])
-    return row | {key: done[key] for key in ("fit", "search", "settings")}
+    if outcome["selected"] is not None:
+        row["lexicon"] = bearing(test, lexicon_words, outcome["selected"])
+    return row | {key: outcome[key] for key in ("fit", "search", "settings")}
 
 
 def main() -> None:
@@ -113,16 +121,16 @@ def main() -> None:
     methods = [*POOLING, "AttentionProbe"]
     parser.add_argument("--only", nargs="+", choices=methods, default=methods)
     options = parser.parse_args()
-    (train, test), known = load(options.cache), lexicon(options.lexicon)
+    (train, test), lexicon_words = load(options.cache), lexicon(options.lexicon)
     print(f"{len(train.labels)} training and {len(test.labels)} test sentences")
-    print(f"selected a lexicon word, by chance: {bearing(test, known, None):.3f}")
+    print(f"selected a lexicon word, by chance: {bearing(test, lexicon_words, None):.3f}")
     rights: dict[str, np.ndarray] = {}
     for name in methods:
         if name in options.only or name == "mean pooling":
-            own = name not in POOLING
-            done = attention_probe(train, test) if own else pooled(POOLING[name], train, test)
-            rights[name] = done["predicted"] == test.labels
-            print(json.dumps(told(name, done, test, known, rights["mean pooling"])), flush=True)
+            is_probe = name not in POOLING
+            outcome = attention_probe(train, test) if is_probe else pooled(POOLING[name], train, test)
+            rights[name] = outcome["predicted"] == test.labels
+            print(json.dumps(told(name, outcome, test, lexicon_words, rights["mean pooling"])), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ Sentences = tuple[list[str], np.ndarray, np.ndarray]
 
 def vader(folder: Path) -> Sentences:
     """Texts, whether their mean rating is positive, and the document each comes from."""
-    found: dict[str, tuple[int, str]] = {}
+    records: dict[str, tuple[int, str]] = {}
     inside = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
     with tarfile.open(folder / "vaderSentiment-3.3.2.tar.gz") as outer:
         archive = io.BytesIO(outer.extractfile(inside).read())
@@ -48,19 +48,19 @@ def vader(folder: Path) -> Sentences:
         texts = sorted(clear)
         for i in rng.permutation(len(texts))[:EACH]:
             number, rating = clear[texts[i]]
-            found[texts[i]] = (int(rating > 0), f"{source} {number.partition('_')[0]}")
-    labels, documents = zip(*found.values(), strict=True)
-    return list(found), np.array(labels), np.unique(documents, return_inverse=True)[1]
+            records[texts[i]] = (int(rating > 0), f"{source} {number.partition('_')[0]}")
+    labels, documents = zip(*records.values(), strict=True)
+    return list(records), np.array(labels), np.unique(documents, return_inverse=True)[1]
 
 
 def uci(folder: Path) -> Sentences:
     """Texts and classes; every sentence is a group of its own."""
-    found: dict[str, int] = {}
+    labels: dict[str, int] = {}
     with tarfile.open(folder / "sentiment-5.0.2.tgz") as archive:
         for source in UCI:
             rows = json.load(archive.extractfile(f"package/test/fixtures/{source}.json"))
-            found |= {row["text"].strip(): int(row["class"]) for row in rows if row.get("text", "").strip()}
-    return list(found), np.array(list(found.values())), np.arange(len(found))
+            labels |= {row["text"].strip(): int(row["class"]) for row in rows if row.get("text", "").strip()}
+    return list(labels), np.array(list(labels.values())), np.arange(len(labels))
 
 
 def load(file: Path) -> tuple[TokenStore, np.ndarray, np.ndarray]:

@@ -51,10 +51,10 @@ def watching() -> None:
         begin = time.process_time()
         model.generate(**prompt, **how)
         took["plain"].append(time.process_time() - begin)
-        with watch(model, {LAYER: probe}) as found:
+        with watch(model, {LAYER: probe}) as watching:
             begin = time.process_time()
             out = model.generate(**prompt, **how)
-            found.scores[LAYER].tolist()
+            watching.scores[LAYER].tolist()
             took["watched"].append(time.process_time() - begin)
     expected = []
     for row, mask in zip(out, prompt["attention_mask"], strict=True):
@@ -62,10 +62,10 @@ def watching() -> None:
         with torch.no_grad():
             states = model(ids[None], output_hidden_states=True).hidden_states[LAYER][0, 1:]
         expected.append(states.double().numpy())
-    scores, told = probe.decision_function(expected), found.scores[LAYER].numpy()
-    more = statistics.median(took["watched"]) / statistics.median(took["plain"]) - 1
-    print(f"watched {told.round(4)}, decision_function {scores.round(4)}")
-    print(f"largest difference {np.abs(told - scores).max():.1e}; CPU time {more:+.1%}")
+    scores, watched = probe.decision_function(expected), watching.scores[LAYER].numpy()
+    overhead = statistics.median(took["watched"]) / statistics.median(took["plain"]) - 1
+    print(f"watched {watched.round(4)}, decision_function {scores.round(4)}")
+    print(f"largest difference {np.abs(watched - scores).max():.1e}; CPU time {overhead:+.1%}")
 
 
 def cached() -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -73,11 +73,11 @@ def cached() -> list[tuple[Tensor, Tensor, Tensor]]:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     model, tokenizer = decoder().model.eval(), decoder().tokenizer
-    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    captured: list[tuple[Tensor, Tensor, Tensor]] = []
     usual = ALL_ATTENTION_FUNCTIONS["sdpa"]
 
     def spy(module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **how: Any) -> Any:
-        kept.append((query, key, value))
+        captured.append((query, key, value))
         return usual(module, query, key, value, *args, **how)
 
     ALL_ATTENTION_FUNCTIONS.register("spy", spy)
@@ -86,18 +86,18 @@ def cached() -> list[tuple[Tensor, Tensor, Tensor]]:
     with torch.no_grad():
         model(ids)
     model.set_attn_implementation("sdpa")
-    return kept
+    return captured
 
 
-def outputs(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None = None) -> Tensor:
+def outputs(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
     """Attention of the last queries; seen (1, heads, s): keys that are there."""
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, 1) for x in (key, value))
     t, s = query.shape[2], key.shape[2]
-    there = torch.ones(t, s, dtype=torch.bool).tril(s - t)
-    if seen is not None:
-        there = there & seen.repeat_interleave(group, 1)[:, :, None]
-    logits = (query @ key.mT / query.shape[-1] ** 0.5).masked_fill(~there, -torch.inf)
+    allowed = torch.ones(t, s, dtype=torch.bool).tril(s - t)
+    if visible is not None:
+        allowed = allowed & visible.repeat_interleave(group, 1)[:, :, None]
+    logits = (query @ key.mT / query.shape[-1] ** 0.5).masked_fill(~allowed, -torch.inf)
     return logits.softmax(-1) @ value
 
 
@@ -121,34 +121,34 @@ def compare(layers: list[tuple[Tensor, Tensor, Tensor]], budgets: tuple[int, ...
     print("| kept | by | lost, mean | lost, largest | share | change of output, mean | worst head |")
     print("|---|---|---|---|---|---|---|")
     for budget in budgets:
-        found: dict[str, list[list[float]]] = {}
+        errors: dict[str, list[list[float]]] = {}
         for query, key, value in layers:
-            old, now = key[:, :, :begin], query[:, :, begin:]
-            asked = query[:, :, begin - SEEN : begin]
-            whole = outputs(now, key, value)
-            for name, how in rankings(asked, old).items():
-                gone = evict(old, budget, recent=RECENT, **how)
-                cost = evict(old, budget, asked, scores=_ones(gone.kept, begin))
-                there = torch.ones(key.shape[:3], dtype=torch.bool)
-                there[:, :, :begin] = _ones(gone.kept, begin).bool()
-                change = (outputs(now, key, value, there) - whole).norm(dim=-1).mean(2) / whole.norm(
-                    dim=-1
-                ).mean(2)
+            old, new_query = key[:, :, :begin], query[:, :, begin:]
+            last_queries = query[:, :, begin - SEEN : begin]
+            reference = outputs(new_query, key, value)
+            for name, how in rankings(last_queries, old).items():
+                evicted = evict(old, budget, recent=RECENT, **how)
+                cost = evict(old, budget, last_queries, scores=_ones(evicted.kept, begin))
+                retained = torch.ones(key.shape[:3], dtype=torch.bool)
+                retained[:, :, :begin] = _ones(evicted.kept, begin).bool()
+                change = (outputs(new_query, key, value, retained) - reference).norm(dim=-1).mean(
+                    2
+                ) / reference.norm(dim=-1).mean(2)
                 row = [cost.lost.mean(), cost.lost.max(), cost.share.mean(), change.mean(), change.max()]
-                found.setdefault(name, []).append([float(x) for x in row])
-        for name, rows in found.items():
+                errors.setdefault(name, []).append([float(x) for x in row])
+        for name, rows in errors.items():
             mean, top = np.mean(rows, 0), np.max(rows, 0)
             numbers = f"{mean[0]:.3f} | {top[1]:.2f} | {mean[2]:.3f} | {mean[3]:.3f} | {top[4]:.2f}"
             print(f"| {budget} of {begin} | {name} | {numbers} |", flush=True)
 
 
-def _ones(kept: Tensor, s: int) -> Tensor:
-    return torch.zeros(*kept.shape[:2], s).scatter_(2, kept, 1.0)
+def _ones(retained: Tensor, s: int) -> Tensor:
+    return torch.zeros(*retained.shape[:2], s).scatter_(2, retained, 1.0)
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or ["watch", "evict"]
-    if "evict" in chosen:
+    names = sys.argv[1:] or ["watch", "evict"]
+    if "evict" in names:
         compare(cached(), (256, 128, 64), 512)
-    if "watch" in chosen:
+    if "watch" in names:
         watching()

@@ -46,11 +46,11 @@ if find_spec("probelab") is not None:
 # ---------------------------------------------------------------------- the sets
 
 
-def planted(rng: Rng, lengths: np.ndarray, labels: np.ndarray, d: int, mark: float, told: float) -> Drawn:
+def planted(rng: Rng, lengths: np.ndarray, labels: np.ndarray, d: int, mark: float, share: float) -> Drawn:
     """Gaussian tokens; one of each sequence has `mark` in feature 0 and ± `told`, the class, in feature 1."""
     sequences = [rng.standard_normal((T, d), np.float32) for T in lengths]
     for x, y in zip(sequences, labels, strict=True):
-        x[rng.integers(len(x)), :2] += mark, told * (2 * y - 1)
+        x[rng.integers(len(x)), :2] += mark, share * (2 * y - 1)
     return sequences, labels
 
 
@@ -101,8 +101,8 @@ def any_concept(rng: Rng, n: int, in_use: bool) -> Drawn:
     """Unit test 1: positive by 1 to 3 instances of N(0, 9) or N(1, 1) among ten of N(0, 1); poisoned."""
     labels, bags = rng.integers(0, 2, n), []
     for y in labels:
-        which = rng.integers(0, 2, y * rng.integers(1, 4))
-        concepts = [normal(rng, 1, *((0.0, 3.0), (1.0, 1.0))[c]) for c in which]
+        kinds = rng.integers(0, 2, y * rng.integers(1, 4))
+        concepts = [normal(rng, 1, *((0.0, 3.0), (1.0, 1.0))[c]) for c in kinds]
         bags.append(np.concatenate([poison(rng, y, in_use), *concepts, normal(rng, 10, 0.0)]))
     return bags, labels
 
@@ -111,10 +111,10 @@ def both_concepts(rng: Rng, n: int, in_use: bool) -> Drawn:
     """Unit test 2: positive by both concepts, N(2, 0.01) and N(3, 0.01), a negative bag has one; poisoned."""
     labels, bags = rng.integers(0, 2, n), []
     for y in labels:
-        which = list(range(2)) * rng.integers(1, 4) if y else [rng.integers(2)]
-        concepts = [normal(rng, 1, 2.0 + c, 0.1) for c in which]
-        others = normal(rng, rng.integers(1, 10), 0.0)
-        bags.append(np.concatenate([poison(rng, y, in_use), *concepts, others]))
+        kinds = list(range(2)) * rng.integers(1, 4) if y else [rng.integers(2)]
+        concepts = [normal(rng, 1, 2.0 + c, 0.1) for c in kinds]
+        noise = normal(rng, rng.integers(1, 10), 0.0)
+        bags.append(np.concatenate([poison(rng, y, in_use), *concepts, noise]))
     return bags, labels
 
 
@@ -123,8 +123,8 @@ def false_frequency(rng: Rng, n: int, in_use: bool) -> Drawn:
     labels, bags = rng.integers(0, 2, n), []
     for y in labels:
         times = rng.integers(35, 45) if in_use and not y else 1
-        which = [0, 1] if y else [rng.integers(2)] * times
-        concepts = [normal(rng, 1, 2.0 + c, 0.1) for c in which]
+        kinds = [0, 1] if y else [rng.integers(2)] * times
+        concepts = [normal(rng, 1, 2.0 + c, 0.1) for c in kinds]
         bags.append(np.concatenate([*concepts, normal(rng, rng.integers(1, 10), 0.0)]))
     return bags, labels
 
@@ -142,9 +142,9 @@ def nines(folder: Path) -> Callable[[Rng, int, bool], Drawn]:
     def draw(rng: Rng, n: int, in_use: bool) -> Drawn:
         pixels, digits = images(folder, in_use)
         lengths = np.maximum(1, np.rint(rng.normal(10, 2, n))).astype(int)
-        chosen = [rng.integers(0, len(digits), T) for T in lengths]
-        labels = np.array([int((digits[i] == 9).any()) for i in chosen])
-        return [pixels[i].astype(np.float32) / 255 for i in chosen], labels
+        indices = [rng.integers(0, len(digits), T) for T in lengths]
+        labels = np.array([int((digits[i] == 9).any()) for i in indices])
+        return [pixels[i].astype(np.float32) / 255 for i in indices], labels
 
     return draw
 
@@ -163,7 +163,7 @@ class Set(NamedTuple):
 
 def sets(mnist: Path | None) -> dict[str, Set]:
     """All sets. 600 kernel features of a million tokens are 2.4 GB: left out there."""
-    found = {
+    data_sets = {
         "one token, longer": Set(one_token_longer, test=500),
         "share, longer": Set(share_longer, test=500),
         "spread": Set(spread),
@@ -175,8 +175,8 @@ def sets(mnist: Path | None) -> dict[str, Set]:
         "unit test 3": Set(false_frequency),
     }
     if mnist is not None:
-        found |= {f"mnist {n}": Set(nines(mnist), n) for n in (50, 100, 500)}
-    return found
+        data_sets |= {f"mnist {n}": Set(nines(mnist), n) for n in (50, 100, 500)}
+    return data_sets
 
 
 def stored(sequences: list[np.ndarray], narrow: PCA | None) -> TokenStore:
@@ -184,52 +184,57 @@ def stored(sequences: list[np.ndarray], narrow: PCA | None) -> TokenStore:
     return TokenStore.from_flat(flat if narrow is None else narrow.transform(flat), offsets)
 
 
-def parts(one: Set, seed: int) -> tuple[TokenStore, np.ndarray, TokenStore, np.ndarray]:
+def parts(data_set: Set, seed: int) -> tuple[TokenStore, np.ndarray, TokenStore, np.ndarray]:
     """Both parts of a seed; images as 50 principal components of those for training."""
     rng = np.random.default_rng(seed)
-    (seen, labels), (unseen, truth) = one.draw(rng, one.train, False), one.draw(rng, one.test, True)
+    (train, labels), (unseen, truth) = (
+        data_set.draw(rng, data_set.train, False),
+        data_set.draw(rng, data_set.test, True),
+    )
     narrow = None
-    if seen[0].shape[1] > 100:
-        narrow = PCA(50, svd_solver="full").fit(np.concatenate(seen))
-    return stored(seen, narrow), labels, stored(unseen, narrow), truth
+    if train[0].shape[1] > 100:
+        narrow = PCA(50, svd_solver="full").fit(np.concatenate(train))
+    return stored(train, narrow), labels, stored(unseen, narrow), truth
 
 
-def measure(name: str, one: Set, options: argparse.Namespace, done: list[dict]) -> None:
+def measure(name: str, data_set: Set, options: argparse.Namespace, rows: list[dict]) -> None:
     """Every method on every seed, in turns; what is done already is not done again."""
-    known = {(row["set"], row["seed"], row["method"]) for row in done}
+    finished = {(row["set"], row["seed"], row["method"]) for row in rows}
     for seed in range(options.seeds):
-        wanted = [m for m in options.methods if m not in one.without and (name, seed, m) not in known]
-        train, labels, test, truth = parts(one, seed) if wanted else (None,) * 4
-        for method in wanted:
+        missing = [
+            m for m in options.methods if m not in data_set.without and (name, seed, m) not in finished
+        ]
+        train, labels, test, truth = parts(data_set, seed) if missing else (None,) * 4
+        for method in missing:
             start = time.process_time()
             scores = METHODS[method](train, labels, seed)(test)
             spent = time.process_time() - start
             row = {"set": name, "seed": seed, "method": method, "AUC": roc_auc_score(truth, scores)}
-            done.append(row | {"CPU s": round(spent, 2)})
+            rows.append(row | {"CPU s": round(spent, 2)})
             if options.out is not None:
                 with options.out.open("a", encoding="utf8") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
+                    file.write(json.dumps(rows[-1]) + "\n")
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def rows(name: str, done: list[dict]) -> list[dict]:
+def rows(name: str, rows: list[dict]) -> list[dict]:
     """One row per method: AUC, difference to mean pooling on the same seeds, whether the promise is kept."""
-    by = {(row["method"], row["seed"]): row for row in done if row["set"] == name}
+    by = {(row["method"], row["seed"]): row for row in rows if row["set"] == name}
     table = []
     for method in METHODS:
         seeds = [seed for m, seed in by if m == method and (MEAN, seed) in by]
         if len(seeds) < 2:
             continue
-        own, mean = (np.array([by[m, seed]["AUC"] for seed in seeds]) for m in (method, MEAN))
-        (auc, error), (gain, error_of_gain) = mean_and_error(own), mean_and_error(own - mean)
-        kept = "–" if method == MEAN else "yes" if gain >= -error_of_gain else "NO"
+        values, mean = (np.array([by[m, seed]["AUC"] for seed in seeds]) for m in (method, MEAN))
+        (auc, error), (gain, error_of_gain) = mean_and_error(values), mean_and_error(values - mean)
+        mark = "–" if method == MEAN else "yes" if gain >= -error_of_gain else "NO"
         cpu = float(np.mean([by[method, seed]["CPU s"] for seed in seeds]))
         row = {"set": name, "method": method, "seeds": len(seeds), "AUC": f"{auc:.3f} ± {error:.3f}"}
         table.append(
-            row | {"gain": f"{gain:+.3f} ± {error_of_gain:.3f}", "kept": kept, "CPU s": round(cpu, 1)}
+            row | {"gain": f"{gain:+.3f} ± {error_of_gain:.3f}", "kept": mark, "CPU s": round(cpu, 1)}
         )
     return table
 
@@ -244,13 +249,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a file for AUCs; what is there is not measured again")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    done = []
+    records = []
     if options.out is not None and options.out.exists():
-        done = [json.loads(line) for line in options.out.read_text(encoding="utf8").splitlines()]
-    for name, one in sets(options.mnist).items():
-        if any(name.startswith(word) for word in options.sets or [""]):
-            measure(name, one, options, done)
-            print("\n".join(json.dumps(row, ensure_ascii=False) for row in rows(name, done)), flush=True)
+        records = [json.loads(line) for line in options.out.read_text(encoding="utf8").splitlines()]
+    for name, data_set in sets(options.mnist).items():
+        if any(name.startswith(prefix) for prefix in options.sets or [""]):
+            measure(name, data_set, options, records)
+            print("\n".join(json.dumps(row, ensure_ascii=False) for row in rows(name, records)), flush=True)
 
 
 if __name__ == "__main__":
