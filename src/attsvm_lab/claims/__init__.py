@@ -37,6 +37,7 @@ MODULES = (
     "optimizer_geometry",
     "law_of_halves",
     "waiting",
+    "factor_kkt_points",
     "weight_decay",
     "mini_batches",
     "beyond_schatten",

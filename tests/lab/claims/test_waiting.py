@@ -3,6 +3,6 @@
 from tests.lab.claims.agreement import check, each_claim
 
 
-@each_claim("waiting")
+@each_claim("waiting", "factor_kkt_points")
 def test_a_claim_holds_and_its_twin_does_not(claim):
     check(claim)
