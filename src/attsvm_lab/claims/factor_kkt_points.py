@@ -156,7 +156,7 @@ def steps_begin_to_oscillate_at_the_predicted_length(seed: int, factor: float = 
     1.15 times the predicted step in the median.
     """
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, 8))
-    records = np.arange(1_000, 6_001)
+    records: Any = np.arange(1_000, 6_001)
     rule = att.steepest(att.frobenius, EDGE_LR)
     path = att.train(
         tokens, att.Linear(v), weight=att.KeyQuery(), optimizer=rule, steps=6_000, record=records
