@@ -20,10 +20,10 @@ class Claim:
     """A statement as a function seed → Verdict.
 
     check: the experiment, named by its conclusion; its docstring gives statement and hypotheses.
-    twin: the same experiment with one hypothesis removed, which must not hold; removed: which one. None of a
-        check that somebody runs without.
+    twin: the same experiment with one hypothesis removed, which must not hold; None for a user's check
+        without a twin. removed: the hypothesis, in words.
     reference: paper and number; mark: how sure we are that the paper says so ("text", "recalled-H", …).
-    chosen_on: the seeds on which its settings were chosen; what holds on others was not looked for.
+    chosen_on: the seeds on which its settings were chosen; all other seeds are held out.
     """
 
     check: Check

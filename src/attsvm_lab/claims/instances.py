@@ -17,8 +17,8 @@ def solved(
 ) -> att.Solution:
     """The program of `max_margin`, whose certificate holds in every run that it separates.
 
-    Beside a program that is not the best one, a run would have a margin to spare. Raises ValueError where the
-    certificate does not hold: the claim is then not applicable.
+    Judged by a program that is not optimal, a run would have too large a margin ratio. Raises ValueError
+    where the certificate does not hold: the claim is then not applicable.
     """
     solution = att.max_margin(tokens, selected, norm, required=required)
     if not np.all(np.asarray(solution.certified) | ~np.asarray(solution.separable)):
@@ -58,15 +58,15 @@ def certified_share(path: att.Path, norm: att.Norm) -> Float:
 def limit(ratio: Float) -> Float:
     """What margin ratios (runs, k) tend to, 2 r(t) − r(t/2) (runs,); their last records are at t/2 and t.
 
-    What a run learnt before it selected stays in its factors, where it is outgrown like 1/t: 1 − r ~ c/t.
-    Next to it is a term in 1/t², by which runs that selected late end above one.
+    The part of the factors that a run learnt before it selected fades like 1/t, so that 1 − r ~ c/t. The next
+    term is of order 1/t²: by it runs that selected late end above one.
     """
     return np.asarray(2 * ratio[:, -1] - ratio[:, -2])
 
 
 @lru_cache(maxsize=16)
 def growing(first: float, faster: float) -> Any:
-    """Steps that grow with time, η e^(faster k): where slopes fall like 1/t, so does the curvature."""
+    """Steps that grow with time, η e^(faster k); stable where slopes and curvature fall like 1/t."""
     return lambda step: first * math.e ** (faster * step)
 
 

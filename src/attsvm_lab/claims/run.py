@@ -19,9 +19,9 @@ from attsvm_lab.claims.claim import Check, Claim
 class Row:
     """One claim over several seeds.
 
-    verdicts, twins: the statuses, one per seed. fresh: how many of the seeds had no part in choosing the
-    settings. evidence: each judged or told number of the check, as the
-    median over the seeds with its bound. reasons: why seeds that do not hold do not.
+    verdicts, twins: the statuses, one per seed. fresh: the number of held-out seeds. evidence: each judged or
+        reported number of the check, as the median over the seeds with its bound. reasons: for the seeds on
+        which the claim does not hold.
     seconds: processor time of all checks and twins, compilation included.
     refuted: the statement is known to be false, and may fail.
     """
@@ -59,7 +59,7 @@ def run(
     """Run the named claims (all by default) and their twins on the seeds, in the order of the table.
 
     Each paper's claims share compiled programs and cached runs, so a paper is one task.
-    names: of claims of the package; a Claim of one's own is run after those, in this process.
+    names: of claims of the package; a user's Claim is run after those, in this process.
     executor: where the papers run; worker processes by default.
     """
     requested = None if names is None else list(names)
@@ -116,7 +116,7 @@ def _run_claim(claim: Claim, seeds: Sequence[int]) -> Row:
 
 
 def _verdict(name: str, check: Check, seed: int) -> Verdict:
-    """The verdict; an experiment that cannot even be set up (NotSeparable, say) is not applicable."""
+    """The verdict; "not applicable" if the experiment cannot be set up, as where NotSeparable is raised."""
     try:
         verdict = check(seed)
     except ValueError as error:

@@ -51,7 +51,7 @@ class Accuracy:
         return self.known_to + (quantile(self.freedom) * self.error if self.error else 0.0)
 
     def __add__(self, other: Accuracy) -> Accuracy:
-        """Both at once: bounds add, errors add in squares, and the smaller freedom is taken, to be safe."""
+        """The sum of two errors: bounds add, standard errors in squares; the smaller freedom counts."""
         return Accuracy(
             self.known_to + other.known_to,
             math.hypot(self.error, other.error),

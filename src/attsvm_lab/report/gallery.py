@@ -66,8 +66,7 @@ def _numbers(report: Report) -> dict[str, Any]:
 
 
 def named(checks: Sequence[Check]) -> dict[str, Check]:
-    """Every check of a figure by a name of its own: its quantity, with the kind of its reference where two
-    share it."""
+    """Every check of a figure by a unique name: its quantity, and its kind where two share it."""
     counts = Counter(check.what for check in checks)
     names = [c.what if counts[c.what] == 1 else f"{c.what} ({c.provenance})" for c in checks]
     if len(set(names)) < len(names):
