@@ -7,6 +7,7 @@ import pytest
 
 from attsvm import (
     Linear,
+    Path,
     TiedScores,
     Tokens,
     attended_tokens,
@@ -95,6 +96,22 @@ def test_tokens_of_one_key_score_as_attention_reads_them(of_copies, best):
     assert np.array_equal(path.selected, chosen) and kind == "global"
     other = max_margin(tokens, ~chosen & (gamma >= 0.9) if len(best) > 1 else [[True, True, False, False]])
     assert not locally_optimal(tokens, v, other)
+
+
+@pytest.mark.filterwarnings("ignore::attsvm.data.selection.TiedScores")
+@pytest.mark.parametrize("runs", [None, 2])
+def test_all_tokens_of_an_example_without_a_query_score_alike(runs):
+    tokens, v = datasets.sphere(4, 5, 6, seed=0 if runs is None else range(runs))
+    queries = tokens.queries.copy()
+    queries[..., 2, :] = 0
+    blind = Tokens(tokens.keys, queries, tokens.labels)
+    best = best_tokens(blind, v)
+    assert best[..., 2, :].all() and (best[..., [0, 1, 3], :].sum(-1) == 1).all()
+    assert best_tokens(tokens, v)[..., 2, :].sum(-1).max() == 1
+    solution = max_margin(blind, best)
+    assert np.all(solution.certified) and np.all(locally_optimal(blind, v, solution))
+    path = Path.of(blind, np.stack([0 * solution.W, solution.W], axis=-3))
+    assert np.all(classify(path, v) == "global")
 
 
 def test_a_selection_may_be_indices_or_booleans():

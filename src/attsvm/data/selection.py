@@ -40,7 +40,8 @@ def scores(tokens: Tokens, v: ArrayLike) -> Float:
 def best_tokens(tokens: Tokens, v: ArrayLike) -> Bool:
     """The tokens with the highest score, bool (n, T): several if scores tie.
 
-    Tokens with equal keys, whose logits are equal for every W, share the mean of their scores.
+    Tokens whose logits are equal for every W share the mean of their scores: those with equal keys, and all
+    tokens of an example whose query is zero.
     Warns `TiedScores` if scores tie, and names the first such example.
     """
     gamma, size = _scaled_scores(tokens, v)
@@ -128,7 +129,8 @@ def _scaled_scores(tokens: Tokens, v: ArrayLike) -> tuple[Float, Float]:
     """
     head = as_head(tokens, v)
     scaled_head = np.ldexp(head, -np.frexp(np.abs(head).max(-1, keepdims=True))[1])
-    gamma = scores(merged(tokens), scaled_head)
+    has_query = (tokens.queries != 0).any(-1, keepdims=True)  # a query of zeros makes all logits equal
+    gamma = scores(merged(tokens, has_query), scaled_head)
     return gamma, np.abs(np.where(tokens.mask, gamma, 0)).max(-1)
 
 
