@@ -1,10 +1,13 @@
-"""The page in a real browser, opened afresh for every file of tests."""
+"""The page in a real browser, opened afresh for every file of tests; its engine also in Node."""
 
 import json
+import shutil
+import subprocess
+from importlib.resources import files
 
 import pytest
 
-from attsvm.explorer import page
+from attsvm.explorer import page, presets
 
 WAIT = """
 const pause = () => new Promise((next) => setTimeout(next, 10));
@@ -72,3 +75,42 @@ def browser(tmp_path_factory, chrome):
     found = Browser(chrome, file)
     found.open()
     return found
+
+
+class Node:
+    """Node.js with the modules of the page, of which those that draw nothing run there."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder = program, folder
+        modules = folder / "node_modules" / "explorer"
+        modules.mkdir(parents=True)
+        (modules / "package.json").write_text('{"type": "module"}')
+        for file in files("attsvm.explorer").joinpath("web").iterdir():
+            if file.name.endswith(".js"):
+                (modules / file.name).write_text(file.read_text(encoding="utf8"), encoding="utf8")
+
+    def run(self, script, *arguments):
+        """The value of a script, as of `Browser.run`."""
+        file = self.folder / "script.mjs"
+        body = "import {readFileSync} from 'node:fs';"
+        body += "const {given, explorer} = JSON.parse(readFileSync(0, 'utf8'));"
+        body += f"const value = await (async () => {{ {script} }})();"
+        body += "process.stdout.write(JSON.stringify(value ?? null));"
+        file.write_text(body, encoding="utf8")
+        given = json.dumps({"given": arguments, "explorer": {"presets": presets()}})
+        done = subprocess.run(
+            [self.program, str(file)], input=given.encode(), capture_output=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def engine(request, tmp_path_factory):
+    """What runs the modules that draw nothing: the page in the browser; without one, Node."""
+    try:
+        return request.getfixturevalue("browser")
+    except pytest.skip.Exception:
+        if (program := shutil.which("node")) is None:
+            raise
+        return Node(program, tmp_path_factory.mktemp("engine"))

@@ -47,12 +47,12 @@ def instances(p):
 
 
 @pytest.fixture(scope="module", params=NORMS, ids=lambda p: f"l{p:g}")
-def solved(request, browser):
+def solved(request, engine):
     """p, the package's solutions and the page's answers."""
     p = request.param
     tokens, selected = instances(p)
     given = tokens.keys.tolist(), selected.tolist(), None if math.isinf(p) else p, None
-    return att.max_margin(tokens, selected, att.Entrywise(p)), browser.run(SOLVE, *given)
+    return att.max_margin(tokens, selected, att.Entrywise(p)), engine.run(SOLVE, *given)
 
 
 def test_the_page_and_the_package_agree_on_which_selections_can_be_separated(solved):
@@ -132,13 +132,13 @@ def test_the_proof_of_a_conflict_adds_up_to_zero(solved):
 # ---------------------------------------------------------------------- ties, joint, weights, ring
 
 
-def test_tied_tokens_get_equal_logits_as_in_the_package(browser):
+def test_tied_tokens_get_equal_logits_as_in_the_package(engine):
     rng = np.random.default_rng(5)
     keys = rng.standard_normal((60, 1, 4, 2))
     chosen = np.zeros((60, 1, 4), bool)
     chosen[..., :2] = True
     solution = att.max_margin(att.Tokens(keys), chosen, att.Entrywise(3.0))
-    answers = browser.run(SOLVE, keys.tolist(), [[[0, 1]]] * 60, 3, None)
+    answers = engine.run(SOLVE, keys.tolist(), [[[0, 1]]] * 60, 3, None)
     assert [answer["feasible"] for answer in answers] == solution.separable.tolist()
     assert 0.2 < solution.separable.mean() < 0.9
     np.testing.assert_allclose([answer["margin"] for answer in answers], solution.margin, rtol=1e-8)
@@ -153,12 +153,12 @@ return given.map(([keys, chosen]) => maxMargin(problemOf(keys), chosen, 2).reaso
 )
 
 
-def test_a_conflict_is_told_in_a_sentence(browser):
+def test_a_conflict_is_told_in_a_sentence(engine):
     triangle, line = [[0, 0], [2, 0], [0, 2], [0.5, 0.5]], [[0, 0], [1, 1], [2, 2]]
     same, tied = [[1, 1], [1, 1]], [[0, 0], [2, 0], [1, 0]]
     crossed = [[[0, 0], [1, 0]], [[0, 0], [1, 0]]]
     asked = [[[triangle], [[3]]], [[line], [[1]]], [[same], [[0]]], [[tied], [[0, 1]]], [crossed, [[0], [1]]]]
-    told = browser.run(WORDS, *asked)
+    told = engine.run(WORDS, *asked)
     assert told[0] == "Token 1d lies inside the triangle of 1a, 1b and 1c: no direction ranks it highest."
     assert told[1] == "Token 1b lies between 1a and 1c: no direction ranks it highest."
     assert told[2] == "Tokens 1a and 1b are the same point: nothing ranks one above the other."
@@ -178,20 +178,20 @@ return [head.w, maxMargin(problem, chosen, 2).w, relaxedProgram(problem, chosen,
 
 
 @pytest.mark.parametrize(("third", "relaxed"), [((0.5, 1.0), (4 / 3, 1 / 3)), ((0.5, 1.5), (1.0, 0.0))])
-def test_the_joint_programs_are_those_of_the_third_figure(browser, third, relaxed):
+def test_the_joint_programs_are_those_of_the_third_figure(engine, third, relaxed):
     tokens, _ = att.datasets.joint_training(third)
-    v, p, loose = browser.run(RELAX, tokens.keys.tolist(), tokens.labels.tolist())
+    v, p, loose = engine.run(RELAX, tokens.keys.tolist(), tokens.labels.tolist())
     np.testing.assert_allclose(v, (0, 1), atol=1e-12)
     np.testing.assert_allclose(p, att.max_margin(tokens, [1, 1, 1]).W[:, 0], atol=1e-9)
     np.testing.assert_allclose(loose, relaxed, atol=1e-12)
 
 
 @pytest.mark.parametrize("p", [1.2, 1.75, 2.0, 3.0, 6.0])
-def test_programs_of_weights_with_queries_are_those_of_the_package(browser, p):
+def test_programs_of_weights_with_queries_are_those_of_the_package(engine, p):
     tokens, _ = att.datasets.sphere(2, 4, 2, seed=range(30))
     selected = np.random.default_rng(1).integers(4, size=(30, 2))
     solution = att.max_margin(tokens, selected, att.Entrywise(p))
-    answers = browser.run(SOLVE, tokens.keys.tolist(), selected.tolist(), p, tokens.queries.tolist())
+    answers = engine.run(SOLVE, tokens.keys.tolist(), selected.tolist(), p, tokens.queries.tolist())
     assert [answer["feasible"] for answer in answers] == solution.separable.tolist()
     np.testing.assert_allclose([answer["margin"] for answer in answers], solution.margin, rtol=EQUAL)
 
@@ -209,10 +209,10 @@ return all.filter(({feasible}) => feasible).map((s) => [
 
 
 @pytest.mark.parametrize(("p", "other"), [(1.1, 2.0), (3.0, 2.0), (8.0, 3.0)])
-def test_programs_of_weights_prove_themselves_even_where_margins_are_thin(browser, p, other):
+def test_programs_of_weights_prove_themselves_even_where_margins_are_thin(engine, p, other):
     rng = np.random.default_rng(4)
     keys, queries = rng.standard_normal((150, 3, 4, 2)), rng.standard_normal((150, 3, 2))
-    found = np.array(browser.run(GAPS, keys.tolist(), queries.tolist(), p, other))
+    found = np.array(engine.run(GAPS, keys.tolist(), queries.tolist(), p, other))
     assert len(found) > 50
     assert np.median(found[:, 0]) < 2e-12 and found[:, 0].max() < 2e-6
     assert np.median(found[:, 1]) > 1e-3  # another norm is not proved
@@ -229,10 +229,10 @@ return given[0].map((keys, r) => ranked(problemOf(keys, null, null, given[1][r])
 
 
 @pytest.mark.parametrize("every", [False, True], ids=["locally optimal", "separable"])
-def test_the_selections_on_the_ring_are_those_of_the_package(browser, every):
+def test_the_selections_on_the_ring_are_those_of_the_package(engine, every):
     tokens, v = att.datasets.prompt_sphere(3, 4, 2, seed=range(12))
     gamma = att.scores(tokens, v)
-    found = browser.run(RANK, tokens.keys.tolist(), gamma.tolist(), every)
+    found = engine.run(RANK, tokens.keys.tolist(), gamma.tolist(), every)
     for k in range(12):
         ours = att.selections(tokens.run(k), None if every else v[k])
         assert sorted(found[k]) == sorted(s.selected.argmax(-1).tolist() for s in ours)
@@ -290,35 +290,35 @@ LOSSES = {"gd": "exponential", "sign": "correlation"}
 
 
 @pytest.mark.parametrize(("name", "loss"), [(name, LOSSES.get(name, "logistic")) for name in OPTIMIZERS])
-def test_after_a_thousand_steps_the_page_is_where_the_package_is(browser, name, loss):
+def test_after_a_thousand_steps_the_page_is_where_the_package_is(engine, name, loss):
     tokens, v = att.datasets.several_inputs(seed=range(50))
     starts = np.random.default_rng(2).standard_normal((50, 2, 1))
     ours, given = trained(tokens, v, name, starts, loss, head=False)
-    page = np.array(browser.run(TRAIN, name, STEP, loss, 1_000, *given, None))
+    page = np.array(engine.run(TRAIN, name, STEP, loss, 1_000, *given, None))
     assert np.abs(page - ours).max() < SAME
-    one_less = np.array(browser.run(TRAIN, name, STEP, loss, 999, *given, None))
+    one_less = np.array(engine.run(TRAIN, name, STEP, loss, 999, *given, None))
     assert np.abs(one_less - ours).max() > 10 * SAME
 
 
-def test_an_input_of_one_token_pulls_nowhere(browser):
+def test_an_input_of_one_token_pulls_nowhere(engine):
     tokens, v = att.datasets.several_inputs(seed=0)
     keys, gamma, start = tokens.keys.tolist(), att.scores(tokens, v).tolist(), [[0.3, -0.2]]
     more = [[*keys, [[5.0, 1.0]]]], [None], [None], [[*gamma, [2.0]]]
     both = [
-        browser.run(TRAIN, "normalised", STEP, "logistic", 100, *given, start, None)
+        engine.run(TRAIN, "normalised", STEP, "logistic", 100, *given, start, None)
         for given in (([keys], [None], [None], [gamma]), more)
     ]
     np.testing.assert_allclose(*both, rtol=0, atol=1e-12)
     crowd = [[*keys, [[5.0, 1.0], [0.0, 0.0]]]], [None], [None], [[*gamma, [2.0, 0.0]]]
-    turned = browser.run(TRAIN, "normalised", STEP, "logistic", 100, *crowd, start, None)
+    turned = engine.run(TRAIN, "normalised", STEP, "logistic", 100, *crowd, start, None)
     assert np.abs(np.subtract(turned, both[0])).max() > 0.01
 
 
-def test_head_and_weight_train_together_as_in_the_package(browser):
+def test_head_and_weight_train_together_as_in_the_package(engine):
     tokens, v = att.datasets.sphere(2, 4, 2, seed=range(50))
     starts = np.random.default_rng(2).standard_normal((50, 2, 2))
     ours, given = trained(tokens, v, "gd", starts, "logistic", head=True)
-    page = np.array(browser.run(TRAIN, "gd", STEP, "logistic", 1_000, *given, v.tolist()))
+    page = np.array(engine.run(TRAIN, "gd", STEP, "logistic", 1_000, *given, v.tolist()))
     assert np.abs(page - ours).max() < SAME
 
 
@@ -335,8 +335,8 @@ return [end(false), end(true)];
 """
 
 
-def test_past_saturation_only_the_gradient_relative_to_the_winner_goes_on(browser):
-    ours, usual = browser.run(SATURATE)
+def test_past_saturation_only_the_gradient_relative_to_the_winner_goes_on(engine):
+    ours, usual = engine.run(SATURATE)
     assert ours < 1e-6 < 1e-5 < usual
 
 
@@ -354,7 +354,7 @@ def tied_problems(seed, count=60, n=3, T=4):
 
 
 @pytest.mark.parametrize("name", ["normalised", "mirror"])
-def test_tied_scores_copies_and_blind_queries_hide_no_other_token_as_in_the_package(browser, name):
+def test_tied_scores_copies_and_blind_queries_hide_no_other_token_as_in_the_package(engine, name):
     tokens, scores, starts = tied_problems(7)
     rule = {"optimizer": optimizers(1.0)[name], "loss": att.correlation, "init": starts}
     path = att.train(tokens, att.Linear(np.ones(1)), steps=3, record=[3], **rule)
@@ -362,6 +362,6 @@ def test_tied_scores_copies_and_blind_queries_hide_no_other_token_as_in_the_pack
     gap = np.sort(np.einsum("rntd,rde,rne->rnt", tokens.keys, starts, tokens.queries), -1)
     assert ((gap[..., -1] - gap[..., -2]).min(-1) > 745).any()  # where a gradient beside 1 is no float64
     asked = (tokens.keys, tokens.queries, tokens.labels, scores, starts.reshape(len(starts), 4))
-    page = np.array(browser.run(TRAIN, name, 1.0, "correlation", 3, *(x.tolist() for x in asked), None))
+    page = np.array(engine.run(TRAIN, name, 1.0, "correlation", 3, *(x.tolist() for x in asked), None))
     np.testing.assert_allclose(page, ours, rtol=0, atol=1e-9 * np.abs(starts).max())
     assert (np.abs(page - asked[-1]).max(1) > 0).mean() > 0.8

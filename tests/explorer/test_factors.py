@@ -33,16 +33,16 @@ def trained(tokens, v, starts, rule, loss):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_factors_after_a_thousand_steps_are_where_the_package_is(browser, name):
+def test_factors_after_a_thousand_steps_are_where_the_package_is(engine, name):
     tokens, v = att.datasets.several_inputs(seed=range(50))
     starts, loss = np.random.default_rng(2).standard_normal((50, 2)), LOSSES.get(name, "logistic")
     ours = trained(tokens, v, starts, OPTIMIZERS[name], loss)
     data = (tokens.keys, tokens.queries, tokens.labels, att.scores(tokens, v), starts)
     given = [array.tolist() for array in data]
     near = SAME * np.abs(ours).max(-1, keepdims=True)  # a product grows by the square of the steps
-    page = np.array(browser.run(TRAIN, name, STEP, loss, 1_000, *given, None, True))
+    page = np.array(engine.run(TRAIN, name, STEP, loss, 1_000, *given, None, True))
     assert (np.abs(page - ours) < near).all()
-    one_less = np.array(browser.run(TRAIN, name, STEP, loss, 999, *given, None, True))
+    one_less = np.array(engine.run(TRAIN, name, STEP, loss, 999, *given, None, True))
     assert (np.abs(one_less - ours) > 10 * near).any(-1).all()
 
 
@@ -64,9 +64,9 @@ def exponent_of(weight, rule):
         return None
 
 
-def test_the_limits_that_the_page_names_are_those_of_limit_norm(browser):
+def test_the_limits_that_the_page_names_are_those_of_limit_norm(engine):
     for trained, weight in (("p", att.FullWeight()), ("kq", att.DiagonalKeyQuery())):
-        told = [x and float(x) for x in browser.run(LIMITS, [[name, trained] for name in OPTIMIZERS])]
+        told = [x and float(x) for x in engine.run(LIMITS, [[name, trained] for name in OPTIMIZERS])]
         ours = [exponent_of(weight, rule) for rule in OPTIMIZERS.values()]
         assert [x if x is None or x >= 1 else None for x in told] == ours
     assert told[list(OPTIMIZERS).index("coordinate")] == 0.5  # named by the law, but no norm
@@ -85,11 +85,11 @@ return given[0].map((keys, r) => {
 
 
 @pytest.mark.parametrize("p", [2.0, 3.0, 4.0, 6.0])
-def test_the_program_that_follows_lp_steps_on_factors_is_that_of_half_p(browser, p):
+def test_the_program_that_follows_lp_steps_on_factors_is_that_of_half_p(engine, p):
     rng = np.random.default_rng(6)
     tokens = att.Tokens(rng.standard_normal((100, 2, 4, 2)))
     selected = (tokens.keys @ rng.standard_normal((100, 1, 2, 1)))[..., 0].argmax(-1)
-    page = browser.run(PROGRAMS, tokens.keys.tolist(), selected.tolist(), p)
+    page = engine.run(PROGRAMS, tokens.keys.tolist(), selected.tolist(), p)
     half = att.max_margin(tokens, selected, att.Factored(att.Entrywise(p), diagonal=True).closed)
     np.testing.assert_allclose(page, half.margin, rtol=EQUAL)
     whole = att.max_margin(tokens, selected, att.Entrywise(p))
