@@ -18,7 +18,7 @@ def start_of(html):
 
 def test_presets_have_names_of_their_own_and_two_sentences_of_advice():
     found = presets()
-    assert len({preset["id"] for preset in found}) == len(found) == 12
+    assert len({preset["id"] for preset in found}) == len(found) == 13
     assert all(preset["advice"].count(". ") == 1 and preset["advice"].endswith(".") for preset in found)
 
 
@@ -70,6 +70,23 @@ def test_a_saved_run_opens_with_its_start_its_settings_and_its_path(tmp_path):
     path = att.Path.load(tmp_path / "run.npz")
     assert state["starts"]["points"] == [[0.0, 0.0]] and state["recorded"][0][-1] == path.final[:, 0].tolist()
     assert state_of_path(path, v=v)["inputs"] == state["inputs"]
+
+
+def test_a_run_in_a_norm_of_singular_values_opens_with_it_if_it_is_of_a_matrix():
+    tokens, v = att.datasets.two_clouds()
+    path = att.train(tokens, att.Linear(v), optimizer=att.steepest(att.spectral, 0.1), steps=1)
+    rules = [
+        state_of_path(path, {"optimizer": "steepest", "norm": norm}, v)
+        for norm in ("spectral", "schatten:4", "linf")
+    ]
+    assert [(state.get("rule"), state.get("ruleP")) for state in rules] == [
+        ("spectral", None),
+        ("schatten", 4.0),
+        ("sign", None),
+    ]
+    tokens, v = att.datasets.single_input()
+    prompt = att.train(tokens, att.Linear(v), optimizer=att.gd(0.1), steps=1)
+    assert "rule" not in state_of_path(prompt, {"optimizer": "steepest", "norm": "spectral"})
 
 
 def test_explore_writes_a_page_and_says_where(tmp_path):

@@ -42,7 +42,7 @@ WRONG |= {
     )
 }
 WRONG |= {
-    "factors of a weight": ("trained", {"trained": "kq", "inputs": [TRIANGLE | {"query": [1, 2]}]}),
+    "singular values of a prompt": ("rule", {"rule": "spectral"}),
     "factors and head": ("joint", {"trained": "kq", "joint": True}),
 }
 FINE = {'preset="constructor"'}
@@ -82,7 +82,16 @@ EXTREMES = (
     *(GOOD | {"trained": "kq", "rule": rule, "lr": 1e6} for rule in ("gd", "sign", "steepest", "mirror")),
     GOOD | {"trained": "kq", "inputs": [FAR], "starts": {"points": [[1e9, 0]]}, "usual": True},
     WIDE,
-    *(WIDE | {"rule": rule, "joint": True} for rule in ("sign", "coordinate", "mirror")),
+    *(WIDE | {"rule": rule, "joint": True} for rule in ("sign", "coordinate", "mirror", "spectral")),
+    *(
+        WIDE | {"trained": "kq", "rule": rule, "lr": lr}
+        for rule in ("gd", "sign", "schatten", "spectral", "mirror")
+        for lr in (1e-9, 1e6)
+    ),
+    *(
+        WIDE | {"trained": "kq", "starts": {"points": [start]}, "usual": True}
+        for start in ([1e9, 0, 0, 1e-9], [1e-9, 0, 0, 0], [1e9] * 4)
+    ),
     GOOD | {"head": [0, 0], "recorded": [[[0, 1], [1e9, 0]]]},
 )
 

@@ -162,7 +162,7 @@ def test_the_page_fits_a_phone(browser):
             "Emulation.setDeviceMetricsOverride",
             {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True},
         )
-        for name in ("one-input-local", "joint-loose", "six-inputs"):
+        for name in ("one-input-local", "joint-loose", "six-inputs", "waiting"):
             load(browser, name)
             assert browser.run(FARTHEST) <= 390
         browser.run(

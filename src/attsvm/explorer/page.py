@@ -98,8 +98,9 @@ def explore(
     selected: the tokens whose program is shown, by default the best tokens under v; for a path without v, the
         tokens that it attends to.
     settings: of the page, such as rule="sign", lr=0.1, p=3, joint=True, usual=True, time=10_000,
-        starts={"ring": 64, "radius": 1.5} or {"points": [[0, 1]]}; trained="kq" steps on the factors of the
-        prompt, p = k ⊙ q, and rule="steepest", ruleP=4 takes steps in l4.
+        starts={"ring": 64, "radius": 1.5} or {"points": [[0, 1]]}; trained="kq" steps on the factors of
+        a prompt, p = k ⊙ q, or of a weight, W = K Qᵀ; rule="steepest", ruleP=4 takes steps in l4,
+        rule="schatten" in Schatten(4), rule="spectral" those of Muon.
     """
     unknown = settings.keys() - SETTINGS
     if unknown:

@@ -21,7 +21,7 @@ RING = {"ring": 64, "radius": 1.5}
 
 def presets() -> list[dict[str, Any]]:
     """Each preset with id, title, paper, two sentences of advice, state, and the starts of the paper."""
-    return [*_prompts(), *_losses(), *_joint(), *_weights(), _law_of_halves(), _six_inputs()]
+    return [*_prompts(), *_losses(), *_joint(), *_weights(), _law_of_halves(), _waiting(), _six_inputs()]
 
 
 def _preset(
@@ -169,6 +169,31 @@ def _law_of_halves() -> dict[str, Any]:
         rule="steepest",
         ruleP=4,
         starts=RING | {"radius": 0.5},
+    )
+
+
+def _waiting() -> dict[str, Any]:
+    """Three inputs of two tokens with a stop of rank one: beside W = σ₁ e₁e₁ᵀ the gradient is diag(1, 3).
+
+    The first two inputs have differences (1, ±1.5) and queries (1, ±2), so that their gradients add up to
+    diag(2, 6). The third, difference (4, 0) and query (1, 0), has a smaller margin from σ₂ > σ₁ on: the
+    nuclear, the l2 and the spectral program have the same direction, the identity.
+    """
+    keys = np.array([[[0.5, 0.75], [-0.5, -0.75]], [[0.5, -0.75], [-0.5, 0.75]], [[2.0, 0.0], [-2.0, 0.0]]])
+    queries = np.array([[1.0, 2.0], [1.0, -2.0], [1.0, 0.0]])
+    return _preset(
+        "waiting",
+        OURS,
+        "Waiting at rank one: W = K Qᵀ",
+        "Three optimizers begin beside rank one and end at the same direction, but gradient descent on K and "
+        "Q waits 4,490 steps there, Schatten-4 174 and Muon 80. Slide σ₂/σ₁ at the start, or drag token 1a "
+        "up, and see who waits how long.",
+        (Tokens(keys, queries), np.array([1.0, 0.0])),
+        trained="kq",
+        rule="normalised",
+        lr=0.01,
+        starts={"points": [[3.0, 0.0, 0.0, 3e-6]]},
+        time=20_000,
     )
 
 

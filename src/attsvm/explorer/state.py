@@ -69,7 +69,7 @@ def state_of_path(
         state["recorded"] = [W[np.unique(np.linspace(0, len(W) - 1, POINTS).astype(int))].tolist()]
     if path.kind == "steps":
         state["time"] = int(np.clip(path.index[-1], 1, 100_000))
-    return state | _training(settings or {})
+    return state | _training(settings or {}, path.tokens.e)
 
 
 def _check(tokens: Tokens) -> None:
@@ -109,8 +109,11 @@ _NORMS = {"l1": 1.0, "frobenius": 2.0, "linf": math.inf}
 _STEPS = {1.0: "coordinate", 2.0: "normalised", math.inf: "sign"}
 
 
-def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The page's fields for the settings of a run; a setting that the page does not offer is left out."""
+def _training(settings: Mapping[str, Any], e: int) -> dict[str, Any]:
+    """The page's fields for the settings of a run; a setting that the page does not offer is left out.
+
+    Norms of singular values are offered for weights W, e = 2.
+    """
     fields: dict[str, Any] = {}
     rule, norm = settings.get("optimizer"), str(settings.get("norm", "frobenius"))
     p = float(norm.removeprefix("lp:")) if norm.startswith("lp:") else _NORMS.get(norm)
@@ -120,6 +123,10 @@ def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
         fields["rule"] = _STEPS[p]
     elif rule in ("steepest", "mirror") and p is not None:
         fields |= {"rule": rule, "ruleP": p}
+    elif rule == "steepest" and e == 2 and norm == "spectral":
+        fields["rule"] = "spectral"
+    elif rule == "steepest" and e == 2 and norm.startswith("schatten:"):
+        fields |= {"rule": "schatten", "ruleP": float(norm.removeprefix("schatten:"))}
     if "lr" in settings:
         fields["lr"] = float(settings["lr"])
     if settings.get("loss") in ("logistic", "exponential", "correlation"):

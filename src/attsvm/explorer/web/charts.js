@@ -1,10 +1,12 @@
-// Three small charts of the watched run against the steps: angle to its program, length, attention.
-import { colourOf, fill, power, set, shown, svg, write } from "explorer/dom.js";
+// Small charts against the steps: angle to its program, length and attention of the watched run, and the singular values
+// of W = K Qᵀ by three optimizers.
+import { $, colourOf, fill, html, power, set, shown, svg, write } from "explorer/dom.js";
 import { jointPrograms, keyOf } from "explorer/model.js";
 import { maxMargin } from "explorer/program.js";
 import { LONGEST, TIMES, turnBetween } from "explorer/simulation.js";
 import { isFactored, isWeight } from "explorer/state.js";
 import { attended, logAttention } from "explorer/training.js";
+import { COMPARED, firstBeside, forecast, sentencesOf, singularValues, waitingWords } from "explorer/waiting.js";
 
 const WIDE = 300,
   HIGH = 150,
@@ -16,7 +18,7 @@ const across = (step) => LEFT + ((WIDE - LEFT - RIGHT) * Math.log10(Math.max(ste
 
 export class Charts {
   constructor(roots, app) {
-    Object.assign(this, { app, roots });
+    Object.assign(this, { app, roots, waits: [] });
     for (const root of roots) {
       root.setAttribute("viewBox", `0 0 ${WIDE} ${HIGH}`);
       root.plot = root.appendChild(svg("g"));
@@ -43,12 +45,19 @@ export class Charts {
     const selected = attended(simulation.data, simulation.at(state.run, last - 1)).map((t) => [t]);
     const target = this.target(selected),
       turn = (w) => (target ? turnBetween(w, target) : NaN);
+    const colour = colourOf(isWeight(state) ? 0 : discView.slots[state.run]);
     const lines = (value) => [
-      series(simulation, state.run, last, value(simulation.data)),
-      stalled && series(stalled, 0, Math.min(stalled.known, last), value(stalled.data)),
+      {
+        kind: "ours",
+        style: `stroke:${colour}`,
+        points: series(simulation, state.run, last, value(simulation.data)),
+      },
+      {
+        kind: "usual",
+        points: stalled ? series(stalled, 0, Math.min(stalled.known, last), value(stalled.data)) : [],
+      },
     ];
     this.away = last > 1 ? turn(simulation.at(state.run, last - 1)) : NaN;
-    this.colour = colourOf(isWeight(state) ? 0 : discView.slots[state.run]);
     this.plot(
       0,
       "1 − cosine to its program",
@@ -67,9 +76,43 @@ export class Charts {
       lines((data) => (w) => leastAttention(data, w, selected)),
       SHARES,
     );
+    this.drawSpectrum(this.app.compared, last);
   }
 
-  plot(which, title, lines, scale) {
+  /** Both singular values of W = K Qᵀ by the compared optimizers, the law for gradient descent, and what they say. */
+  drawSpectrum(compared, last) {
+    $("waiting").hidden = !compared;
+    this.waits = compared ? waitingWords(compared, last) : [];
+    if (!compared) return;
+    const point = firstBeside(compared[0], last),
+      law = point ? forecast(point, compared[0].lr).filter(([step]) => step <= LONGEST) : [];
+    const curves = [1, 0].flatMap((which) =>
+      compared.map((simulation, k) => ({
+        kind: which ? "ours" : "thin",
+        style: `stroke:${COMPARED[k].colour};stroke-dasharray:${COMPARED[k].dash}`,
+        points: series(simulation, 0, Math.min(simulation.known, last), (W) => singularValues(W)[which]),
+      })),
+    );
+    const words = `Steps until the second singular value is a tenth of the first. ${sentencesOf(this.waits)}`;
+    this.plot(3, "singular values", [{ kind: "usual", points: law }, ...curves], logScale(-9, 6, 3), words);
+    this.list(this.waits);
+  }
+
+  list(waits) {
+    const rows = $("waits");
+    if (!rows.children.length)
+      rows.append(
+        ...COMPARED.map(({ name, colour, dash }) => {
+          const mark = html("span", { class: "line" });
+          mark.innerHTML = `<svg viewBox="0 0 24 8" aria-hidden="true"><path class="curve" style="stroke:${colour};stroke-dasharray:${dash}" d="M0,4H24"/></svg>`;
+          return html("li", {}, mark, html("span", {}, html("b", {}, name), " ", html("span", { class: "wait" })));
+        }),
+      );
+    rows.querySelectorAll(".wait").forEach((node, k) => write(node, waits[k][1]));
+  }
+
+  /** lines: the first is drawn on top. words: for a screen reader, by default the last value of the first line. */
+  plot(which, title, lines, scale, words = null) {
     const up = (y) => TOP + (HIGH - TOP - BOTTOM) * (1 - scale.at(y)),
       { time } = this.app.state;
     const word = (anchor, x, y, name) => [
@@ -84,22 +127,20 @@ export class Charts {
     const steps = [0, 1, 2, 3, 4, 5].map((k) =>
       word(k ? (k === 5 ? "end" : "middle") : "start", across(10 ** k), HIGH - 6, power(k)),
     );
-    const curves = lines.map((points, k) => {
-      const d = (points || [])
+    const curves = lines.map(({ kind, style = "", points }) => {
+      const d = points
         .filter(([, y]) => Number.isFinite(y))
         .map(([x, y]) => `${across(x).toFixed(1)},${Math.min(HIGH - BOTTOM, Math.max(TOP, up(y))).toFixed(1)}`)
         .join("L");
-      return [
-        "path",
-        { class: k ? "curve usual" : "curve ours", style: k ? "" : `stroke:${this.colour}`, d: d && `M${d}` },
-      ];
+      return ["path", { class: `curve ${kind}`, style, d: d && `M${d}` }];
     });
-    const end = lines[0] && lines[0].length ? lines[0][lines[0].length - 1][1] : NaN;
+    const { points } = lines[0],
+      end = points.length ? points[points.length - 1][1] : NaN;
     const now = ["path", { class: "now", d: `M${across(time).toFixed(1)},${TOP}V${HIGH - BOTTOM}` }];
     const root = this.roots[which];
     fill(root.plot, [...grid, ...steps, now, ...curves.reverse()]);
-    set(root, { "aria-label": `${title}: ${shown(end)} after ${time} steps` });
-    write(root.parentNode.querySelector("output"), shown(end, 2));
+    set(root, { "aria-label": words ?? `${title}: ${shown(end)} after ${time} steps` });
+    if (words === null) write(root.parentNode.querySelector("output"), shown(end, 2));
   }
 }
 

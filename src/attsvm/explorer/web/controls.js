@@ -1,14 +1,27 @@
 // The column of controls, usable by keyboard and screen reader.
-import { $, shown, text } from "explorer/dom.js";
+import { $, set, shown, text, write } from "explorer/dom.js";
 import { INPUTS, coordinate } from "explorer/fields.js";
 import { drawInputs, drawRanking } from "explorer/lists.js";
 import { able, programExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
-import { addInput, choose, exponent, isFactored, isWeight, removeToken, written } from "explorer/state.js";
+import {
+  addInput,
+  choose,
+  exponent,
+  isFactored,
+  isKeyQuery,
+  isWeight,
+  removeToken,
+  startsOf,
+  written,
+} from "explorer/state.js";
+import { singularValues, withSpare } from "explorer/waiting.js";
 import { normName, normWords } from "explorer/words.js";
 
 const slide = (p) => (p === Infinity ? 1 : 1 - 1 / p); // p from 1 to ∞ on a slider from 0 to 1
 const unslide = (x) => (x >= 0.995 ? Infinity : x <= 0.005 ? 1 : Number((1 / (1 - x)).toPrecision(3)));
+
+const TRAINED = { p: ["p", "W"], kq: ["p = k ⊙ q", "W = K Qᵀ"] }; // of prompts and of weights
 
 export class Controls {
   constructor(app) {
@@ -51,6 +64,12 @@ export class Controls {
         if (isFactored(app.state)) app.state.joint = false;
         app.changed("training");
       });
+    on("spare", "input", ({ target }) => {
+      const points = [...startsOf(app.state)];
+      points[app.state.run] = withSpare(points[app.state.run], 10 ** Number(target.value));
+      app.state.starts = { points };
+      app.changed("starts");
+    });
     on("norm-p", "input", ({ target }) => this.norm(unslide(Number(target.value))));
     for (const button of document.querySelectorAll("[data-norm]"))
       button.addEventListener("click", () =>
@@ -153,9 +172,10 @@ export class Controls {
     text("rate-value", shown(state.lr, 2));
     for (const button of document.querySelectorAll("[data-trained]")) {
       button.setAttribute("aria-pressed", button.dataset.trained === state.trained);
-      button.disabled = weight && button.dataset.trained === "kq";
+      write(button, TRAINED[button.dataset.trained][weight ? 1 : 0]);
     }
-    $("rule-p-row").hidden = !["steepest", "mirror"].includes(state.rule);
+    for (const name of ["schatten", "spectral"]) $("rule").querySelector(`[value=${name}]`).disabled = !weight;
+    $("rule-p-row").hidden = !["steepest", "schatten", "mirror"].includes(state.rule);
     value("rule-p", state.ruleP);
     text("rule-p-value", shown(state.ruleP));
     value("norm-p", slide(p));
@@ -181,9 +201,20 @@ export class Controls {
     $("ring").setAttribute("aria-pressed", !state.starts.points);
     $("some").setAttribute("aria-pressed", !!state.starts.points);
     $("papers").hidden = !this.app.published || weight;
+    if (isKeyQuery(state)) this.drawSpare(startsOf(state)[state.run]);
     drawInputs(this, state, now);
     this.drawToken(state, now);
     drawRanking(this, state, now);
+  }
+
+  /** The slider of σ₂/σ₁ at the start. */
+  drawSpare(W) {
+    const [first, second] = singularValues(W),
+      share = first > 0 ? second / first : 0;
+    value("spare", share > 0 ? Math.log10(share) : -9);
+    text("spare-value", shown(share, 2));
+    set($("spare"), { "aria-valuetext": shown(share, 2) });
+    $("spare").disabled = first === 0;
   }
 
   drawToken(state, now) {

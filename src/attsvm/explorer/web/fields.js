@@ -30,6 +30,9 @@ const cloud = list(vector(2), TOKENS);
 
 const widthOf = (inputs) => 2 * inputs[0].query.length;
 
+/** The rules for parameters of a width; norms of singular values are for matrices. */
+const ruleNames = (width) => Object.keys(RULES).filter((name) => width === 4 || RULES[name](2).kind !== "schatten");
+
 /** Points of the weight's width or, in the plane, a ring: the number of points and the radius. */
 function startsRule(x, { inputs }) {
   const width = widthOf(inputs);
@@ -58,10 +61,10 @@ const FIELDS = {
   p: [(x) => x === "inf" || number(1, 1000)(x), () => 2],
   follow: [flag, () => true],
   loss: [oneOf(...Object.keys(LOSSES)), () => "logistic"],
-  rule: [oneOf(...Object.keys(RULES)), () => "normalised"],
+  rule: [(x, { inputs }) => ruleNames(widthOf(inputs)).includes(x), () => "normalised"],
   ruleP: [number(1.01, 100), () => 3],
   lr: [number(1e-9, 1e6), () => 0.1],
-  trained: [(x, { inputs }) => x === "p" || (x === "kq" && widthOf(inputs) === 2), () => "p"],
+  trained: [oneOf("p", "kq"), () => "p"],
   joint: [(x, { byHead, trained }) => flag(x) && ((byHead && trained === "p") || !x), () => false],
   usual: [flag, () => false],
   time: [whole(1, LONGEST), () => 2000],

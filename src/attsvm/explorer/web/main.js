@@ -8,9 +8,10 @@ import * as files from "explorer/files.js";
 import { derived } from "explorer/model.js";
 import { Problems } from "explorer/problems.js";
 import { LONGEST, Simulation } from "explorer/simulation.js";
-import { addToken, encoded, isWeight, startsOf } from "explorer/state.js";
+import { addToken, encoded, isKeyQuery, isWeight, startsOf } from "explorer/state.js";
 import { TokensView } from "explorer/tokens_view.js";
 import { Tour } from "explorer/tour.js";
+import { comparison } from "explorer/waiting.js";
 import { tell } from "explorer/words.js";
 
 const BUDGET = { least: 1, dragging: 4, resting: 11 }; // milliseconds of training in a frame
@@ -33,7 +34,7 @@ class App {
     });
     this.tokensView = new TokensView($("tokens"), this);
     this.discView = new DiscView($("disc"), $("paths"), this);
-    this.charts = new Charts(["chart-turn", "chart-size", "chart-mass"].map($), this);
+    this.charts = new Charts(["chart-turn", "chart-size", "chart-mass", "chart-spectrum"].map($), this);
     this.controls = new Controls(this);
     this.problems = new Problems(this);
     this.tour = new Tour(this);
@@ -138,7 +139,7 @@ class App {
 
   watch(run) {
     this.state.run = run;
-    this.stale.training ||= this.state.usual;
+    this.stale.training ||= this.state.usual || isKeyQuery(this.state);
     this.redraw();
   }
 
@@ -192,8 +193,9 @@ class App {
     if (this.playing) this.tick(time);
     const budget = this.dragging && moved ? this.spare(time) : BUDGET.resting;
     this.simulation.advance(this.state.time, budget);
-    if (this.stalled) this.stalled.advance(this.state.time, budget / 2);
-    const growing = [this.simulation, this.stalled].some((each) => each && each.steps < this.state.time);
+    const beside = [this.stalled, ...(this.compared || [])].filter(Boolean);
+    for (const each of beside) each.advance(this.state.time, budget / 2 / beside.length);
+    const growing = [this.simulation, ...beside].some((each) => each.steps < this.state.time);
     this.draw(!this.dragging || !(growing || this.playing));
     if (growing || this.playing) this.redraw();
   }
@@ -222,6 +224,7 @@ class App {
       this.state.usual && !this.state.joint
         ? new Simulation(problem, loss, this.state, [starts[this.state.run]], { usual: true })
         : null;
+    this.compared = isKeyQuery(this.state) ? comparison(problem, loss, this.state, starts[this.state.run]) : null;
   }
 
   /** Advance the time on a logarithmic scale, up to the trained steps. */

@@ -1,7 +1,7 @@
 // Everything that follows from a state: the problem, the selection, its program, the ranking, the joint programs.
 import { bestTokens, headProgram, maxMargin, relaxedProgram } from "explorer/program.js";
 import { ranked, same } from "explorer/selections.js";
-import { exponent, isFactored, isWeight, problemOf } from "explorer/state.js";
+import { exponent, isFactored, isKeyQuery, isWeight, problemOf } from "explorer/state.js";
 import { LOSSES, RULES } from "explorer/training.js";
 
 export const COLOURS = 6;
@@ -11,17 +11,30 @@ export const keyOf = (selected) => selected.map((chosen) => chosen.join("+")).jo
 export const stepExponent = (state) => RULES[state.rule](state.ruleP).p;
 
 /**
- * The p of the norm to which training tends, by the theory of each optimizer; for factors half the p of the steps (law
- * of halves; below 1 there is no norm). null if no limit is known. Twin of limit_norm.
+ * The norm to which training tends, by the theory of each optimizer: the lp norm of the entries, or of the singular
+ * values. For factors p is half that of the steps (law of halves; below 1 there is no norm). null if no limit is known.
+ * Twin of limit_norm.
  */
+export function limitNorm(state) {
+  const { kind, p } = RULES[state.rule](state.ruleP),
+    singular = kind === "schatten" || (isKeyQuery(state) && p === 2);
+  if (isFactored(state) && (kind === "mirror" || (isWeight(state) && !singular))) return null;
+  return { singular, p: isFactored(state) ? p / 2 : p };
+}
+
+/** The p of the lp norm of the entries to which training tends; null if no limit is known, or it is of another kind. */
 export function limitExponent(state) {
-  if (!isFactored(state)) return stepExponent(state);
-  return state.rule === "mirror" ? null : stepExponent(state) / 2;
+  const limit = limitNorm(state);
+  return limit && (!limit.singular || limit.p === 2) ? limit.p : null; // Schatten-2 is l2
 }
 
 /** The p of the program, which may follow the optimizer. */
-export const programExponent = (state) =>
-  able(state, state.follow ? (limitExponent(state) ?? stepExponent(state)) : exponent(state.p));
+export const programExponent = (state) => able(state, state.follow ? followed(state) : exponent(state.p));
+
+function followed(state) {
+  const { kind, p } = RULES[state.rule](state.ruleP);
+  return limitExponent(state) ?? (kind === "schatten" ? 2 : p);
+}
 
 /** The nearest p for which the programs can be solved: at least 1, for weights W from 1.1 to 8. */
 export const able = (state, p) => (isWeight(state) ? Math.min(8, Math.max(1.1, p)) : Math.max(1, p));

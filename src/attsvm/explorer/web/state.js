@@ -6,8 +6,9 @@ export const written = (p) => (p === Infinity ? "inf" : p);
 
 export const isWeight = (state) => state.inputs[0].query.length === 2;
 
-/** Whether the prompt is trained by its factors, p = k ⊙ q. */
+/** Whether factors are trained: of a prompt p = k ⊙ q, of a weight W = K Qᵀ. */
 export const isFactored = (state) => state.trained === "kq";
+export const isKeyQuery = (state) => isFactored(state) && isWeight(state);
 
 /** The problem of the engine: tokens, queries, labels and the scores γ = Y v·x, or Y times those set by hand. */
 export function problemOf(state) {

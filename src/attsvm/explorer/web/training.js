@@ -1,7 +1,8 @@
 // Road two: softmax attention and its gradient relative to the winning token, in log scale, and the step rules.
 // Twin of attsvm/training for keys of width 2. Nothing here draws, and a step allocates nothing.
 import { factorsOf, multiply, pullback } from "explorer/factors.js";
-import { dualOf, normOf, steepest } from "explorer/norms.js";
+import { dot, dualOf, normOf, steepest } from "explorer/norms.js";
+import { schattenSteepest } from "explorer/singular.js";
 
 const TIE = 1e-12; // scores closer than this, relative to the largest, are equal
 
@@ -14,13 +15,15 @@ export const LOSSES = {
   correlation: { value: (f) => -f, logSlope: () => 0 },
 };
 
-/** The kind of an optimizer, steepest, gd or mirror, with the p of its norm or its potential. */
+/** The kind of an optimizer, steepest, schatten, gd or mirror, with the p of its norm or its potential. */
 export const RULES = {
   normalised: () => ({ kind: "steepest", p: 2 }),
   gd: () => ({ kind: "gd", p: 2 }),
   sign: () => ({ kind: "steepest", p: Infinity }),
   coordinate: () => ({ kind: "steepest", p: 1 }),
   steepest: (p) => ({ kind: "steepest", p }),
+  schatten: (p) => ({ kind: "schatten", p }),
+  spectral: () => ({ kind: "schatten", p: Infinity }),
   mirror: (p) => ({ kind: "mirror", p }),
 };
 
@@ -53,9 +56,9 @@ export function compiled(problem, loss) {
     outY: each(),
     pull: new Float64Array(2 * e),
     headPull: new Float64Array(2),
-    factorPull: new Float64Array(4),
-    kept: new Float64Array(4),
-    step: new Float64Array(4),
+    factorPull: new Float64Array(4 * e),
+    kept: new Float64Array(4 * e),
+    step: new Float64Array(4 * e),
     headStep: new Float64Array(2),
   };
 }
@@ -241,17 +244,18 @@ const MACHINE = 2.2e-16; // published code adds it to lengths before it divides 
 
 /** One step of a rule on W or its factors, in place. dual: state of mirror descent. added: to the gradient's length. */
 function update(rule, lr, W, dual, g, logScale, added, room) {
-  const { kind, p } = rule,
-    size = added || kind === "mirror" ? normOf(g, dualOf(p)) : 1;
+  const { kind, p } = rule;
   if (kind === "gd") {
     const rate = lr * Math.exp(logScale);
     for (let k = 0; k < W.length; k++) W[k] -= rate * g[k];
-  } else if (kind === "steepest") {
-    steepest(g, p, room);
-    const rate = added ? (lr * size) / (size + added) : lr;
+  } else if (kind === "steepest" || kind === "schatten") {
+    if (kind === "schatten" && g.length > 2) schattenSteepest(g, p, room);
+    else steepest(g, kind === "schatten" ? 2 : p, room); // a head has one singular value, its length
+    const size = dot(g, room),
+      rate = added ? (lr * size) / (size + added) : lr;
     for (let k = 0; k < W.length; k++) W[k] -= rate * room[k];
   } else {
-    const rate = lr / (size + added || 1);
+    const rate = lr / (normOf(g, dualOf(p)) + added || 1);
     for (let k = 0; k < W.length; k++) {
       dual[k] -= rate * g[k];
       W[k] += signedPower(dual[k], 1 / (p - 1)) - W[k];
@@ -263,7 +267,7 @@ const signedPower = (x, power) => (power === 1 ? x : Math.sign(x) * Math.abs(x) 
 
 // ---------------------------------------------------------------- runs
 
-/** A run: W, the trained parameters (W, or the factors of a prompt) and, if the head trains, v. */
+/** A run: W, the trained parameters (W or its factors) and, if the head trains, v. */
 export function newRun(start, rule, head = null, factored = false) {
   const memory = (x) => rule.kind === "mirror" && Float64Array.from(x, (w) => signedPower(w, rule.p - 1));
   const W = Float64Array.from(start),

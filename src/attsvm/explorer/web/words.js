@@ -1,23 +1,26 @@
 // Sentences of the page: the verdict on the selected tokens, and the ends of the starts.
 import { $, escaped, shown, text } from "explorer/dom.js";
-import { letterOf, limitExponent, programExponent, stepExponent } from "explorer/model.js";
+import { letterOf, limitNorm, programExponent, stepExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
-import { isFactored, isWeight } from "explorer/state.js";
+import { isFactored, isKeyQuery, isWeight } from "explorer/state.js";
+import { sentencesOf } from "explorer/waiting.js";
+
+const ROUNDING = 1e-14; // smaller entries of a direction are shown as zero
 
 /** Write verdict and basins, and return them as sentences. */
 export function tell(app) {
   const { solution } = app.now,
     words = solution.feasible ? solvedWords(app) : conflictWords(solution);
   write(words);
-  const basins = basinWords(app);
-  text("basins", basins);
+  const basins = isKeyQuery(app.state) ? sentencesOf(app.charts.waits) : basinWords(app);
+  text("basins", isWeight(app.state) ? "" : basins);
   return [`${words.title}. ${words.sentence}`, basins];
 }
 
 function solvedWords({ now, state, charts }) {
   const { solution, joint } = now,
     { gap, primal } = solution.certificate,
-    point = (w) => `(${w.map((x) => shown(x, 4)).join(", ")})`;
+    point = (w) => `(${w.map((x) => shown(Math.abs(x) < ROUNDING * Math.hypot(...w) ? 0 : x, 4)).join(", ")})`;
   const support = new Set(solution.support.map((j) => nameOf(solution.rows[j].input, solution.rows[j].token)));
   const told = (program) => (!program ? "none" : program.feasible ? point(program.w) : program.reason);
   return {
@@ -49,30 +52,43 @@ const RULE_NAMES = {
   gd: "gradient descent",
   sign: "sign descent",
   coordinate: "coordinate descent",
+  spectral: "Muon",
 };
+const LONG_NAMES = { mirror: "mirror descent", steepest: "steepest descent", schatten: "steepest descent in Schatten" };
 export const normName = (p) => (p === Infinity ? "l∞" : `l${shown(p, 3)}`);
-const ruleName = (state) =>
-  RULE_NAMES[state.rule] || `${state.rule === "mirror" ? "mirror" : "steepest"} descent, p = ${shown(state.ruleP, 3)},`;
+const ruleName = (state) => RULE_NAMES[state.rule] || `${LONG_NAMES[state.rule]}, p = ${shown(state.ruleP, 3)},`;
+const factorNames = (state) => (isWeight(state) ? "K and Q" : "k and q");
+
+const SINGULAR = new Map([
+  [1, "nuclear"],
+  [2, "l2"],
+  [Infinity, "spectral"],
+]);
+const limitName = ({ singular, p }) => (singular ? (SINGULAR.get(p) ?? `Schatten-${shown(p, 3)}`) : normName(p));
 
 /** The prediction of the law of halves for the factors, in a line. */
 function halves(state) {
-  const limit = limitExponent(state);
-  if (limit === null) return "says nothing of mirror descent";
-  return `${normName(stepExponent(state))} steps on k and q → ${normName(limit)}${limit < 1 ? ", not convex" : ""}`;
+  const limit = limitNorm(state);
+  if (limit === null) return `says nothing of ${state.rule === "mirror" ? "mirror descent" : "these steps"}`;
+  const steps = limitName({ singular: limit.singular, p: stepExponent(state) });
+  return `${steps} steps on ${factorNames(state)} → ${limitName(limit)}${limit.p < 1 ? ", not convex" : ""}`;
 }
 
 /** The program to which training tends, and the program shown. */
 export function normWords(state) {
-  const limit = limitExponent(state),
+  const limit = limitNorm(state),
     shownNorm = normName(programExponent(state)),
-    who = isFactored(state) ? `${ruleName(state)} on k and q` : ruleName(state);
+    who = isFactored(state) ? `${ruleName(state)} on ${factorNames(state)}` : ruleName(state);
   if (limit === null) return `No limit is known of ${who}. Shown is the ${shownNorm} program.`;
-  if (limit < 1)
-    return `For ${who} the law of halves names ${normName(limit)}: below 1 that is not convex, and there is no program. Shown is the ${shownNorm} one.`;
+  const name = limitName(limit);
+  if (limit.p < 1)
+    return `For ${who} the law of halves names ${name}: below 1 that is not convex, and there is no program. Shown is the ${shownNorm} one.`;
   const law = isFactored(state) ? " by the law of halves" : "";
-  return normName(limit) === shownNorm
+  if (limit.singular && limit.p !== 2)
+    return `Training by ${who} tends to the ${name} program${law}, which this page does not solve. Shown is the ${shownNorm} one.`;
+  return name === shownNorm
     ? `${capital(who)} tends to the ${shownNorm} program${law}.`
-    : `Training by ${who} tends to the ${normName(limit)} program${law}, not to this one.`;
+    : `Training by ${who} tends to the ${name} program${law}, not to this one.`;
 }
 
 const capital = (words) => words[0].toUpperCase() + words.slice(1);
