@@ -136,10 +136,8 @@ def small_svd(M: Array) -> tuple[Array, Array, Array]:
     wide = m + m % 2
     A = jnp.pad(M, [(0, 0), (0, wide - m)])
     V = jnp.eye(wide, dtype=M.dtype)
-    order, sweeps = (
-        _next_round(wide),
-        4 + (wide - 1).bit_length(),
-    )  # 5, 6, 7 of 4, 8, 16 columns end in rounding
+    order = _next_round(wide)
+    sweeps = 4 + (wide - 1).bit_length()  # 5, 6, 7 reach rounding for 4, 8, 16 columns
 
     def turned(_: int, both: Array) -> Array:
         even, odd = both[:, 0::2], both[:, 1::2]

@@ -46,12 +46,9 @@ class Model:
 
     def over_runs(self, function: Function, states: int) -> Function:
         """The function of (data, state, …) with `states` arguments per run, for all runs."""
-        data = 0 if self.data_runs else None
-        return (
-            jax.vmap(function, in_axes=(data, *[0] * states))
-            if self.runs and not self.runs_last
-            else function
-        )
+        if not self.runs or self.runs_last:
+            return function
+        return jax.vmap(function, in_axes=(0 if self.data_runs else None, *[0] * states))
 
     def planned(self, function: Function, states: int, plan: Plan) -> Function:
         """The same for a function of (plan, data, state, …); numbers of the plan may be one per run."""

@@ -148,19 +148,11 @@ def _looked(needed: Needed, data: Data, directions: Array, head: Head, scores: A
     )
 
 
-def added(left_sums: Sums, right_sums: Sums) -> Sums:
-    def scaled(a: Scaled, b: Scaled) -> Scaled:  # with a scale for each of several heads
-        return (jax.vmap(attention.added) if a.log_scale.ndim else attention.added)(a, b)
+def added(a: Sums, b: Sums) -> Sums:
+    """The sums over two sets of examples."""
 
-    return Sums(
-        None
-        if left_sums.slope is None or right_sums.slope is None
-        else scaled(left_sums.slope, right_sums.slope),
-        None
-        if left_sums.pull is None or right_sums.pull is None
-        else scaled(left_sums.pull, right_sums.pull),
-        None if left_sums.loss is None or right_sums.loss is None else left_sums.loss + right_sums.loss,
-        None
-        if left_sums.log_excess is None or right_sums.log_excess is None
-        else jnp.logaddexp(left_sums.log_excess, right_sums.log_excess),
-    )
+    def scaled(x: Scaled, y: Scaled) -> Scaled:  # with a scale for each of several heads
+        return (jax.vmap(attention.added) if x.log_scale.ndim else attention.added)(x, y)
+
+    together = (scaled, scaled, jnp.add, jnp.logaddexp)
+    return Sums(*(None if x is None else add(x, y) for add, x, y in zip(together, a, b, strict=True)))

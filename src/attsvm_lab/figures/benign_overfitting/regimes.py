@@ -113,10 +113,8 @@ def checks(arrays: Arrays) -> list[Check]:
         (d, signal), _ = SETTINGS[name]
         accuracies = arrays[f"{kind}_{name}"][:, -1]
         split, inputs = ("training", N) if kind == "train" else ("test", FRESH)
-        quantity, mean = (
-            f"d = {d:,}, ‖μ‖ = {signal:g}: {split} accuracy after 1,000 steps",
-            float(accuracies.mean()),
-        )
+        quantity = f"d = {d:,}, ‖μ‖ = {signal:g}: {split} accuracy after 1,000 steps"
+        mean = float(accuracies.mean())
         precision = digits(decimals) + counted(mean, inputs * len(accuracies), published, inputs)
         recipe = None
         if (name, kind) == ("benign", "test"):

@@ -63,10 +63,8 @@ def experiment(runs: int, steps: int, inputs: Sequence[int]) -> Arrays:
     arrays: Arrays = {"runs": np.array(runs), "inputs": np.array(inputs)}
     for n in inputs:
         tokens, v, start = _problems(n, runs)
-        kind, best = (
-            att.classify(descend(tokens, v, [steps], start), v),
-            att.max_margin(tokens, att.best_tokens(tokens, v)),
-        )
+        kind = att.classify(descend(tokens, v, [steps], start), v)
+        best = att.max_margin(tokens, att.best_tokens(tokens, v))
         outcomes = {"global": kind == "global", "local": np.isin(kind, ("global", "local"))}
         outcomes |= {
             "separable": best.separable,

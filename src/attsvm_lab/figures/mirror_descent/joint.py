@@ -161,10 +161,8 @@ def _measured(arrays: Arrays, p: float) -> list[Check]:
         ours = float(arrays[f"usual_{parameter}_away_{p:g}"])
         rows.append(Check(quantity, RUN, source, measured, ours, significant(measured)))
     ours, of_weight = float(arrays[f"W_away_{p:g}"][-1]), MEASURED[p][0]
-    quantity, why = (
-        f"p = {p:g}: divergence of W at the end",
-        "the usual gradient cancels and W stops; ours goes on",
-    )
+    quantity = f"p = {p:g}: divergence of W at the end"
+    why = "the usual gradient cancels and W stops; ours goes on"
     exact = Check(quantity, RUN, source, of_weight, ours, significant(of_weight), why, recipe=rows[0])
     return [*rows, exact]
 

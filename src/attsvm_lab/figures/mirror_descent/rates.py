@@ -116,10 +116,8 @@ def _growth(p: float, steps: Float, size: Float) -> Check:
     """Growth of ‖W‖ in units of the program's norm, over the last decade of steps."""
     last = steps >= steps[-1] / 10
     growth = float((size[-1] - size[last][0]) / np.log(steps[-1] / steps[last][0]))
-    quantity, accuracy = (
-        f"p = {p:g}: growth of ‖W‖/‖W_mm‖ per e-fold of steps",
-        within(0.25, "log k only in the limit"),
-    )
+    quantity = f"p = {p:g}: growth of ‖W‖/‖W_mm‖ per e-fold of steps"
+    accuracy = within(0.25, "log k only in the limit")
     return Check(quantity, DERIVED, "asymptotics of the margin", 1.0, growth, accuracy)
 
 

@@ -142,18 +142,14 @@ def checks(arrays: Arrays) -> list[Check]:
     runs, rows = int(arrays["runs"]), {int(n): k for k, n in enumerate(arrays["inputs"])}
     share, checked = arrays["global"] / runs, []
     if 1 in rows:
-        quantity, source = (
-            "one input of two tokens: least global share",
-            "one losing token: equal losing scores",
-        )
+        quantity = "one input of two tokens: least global share"
+        source = "one losing token: equal losing scores"
         checked.append(Check(quantity, DERIVED, source, 1.0, share[rows[1], 0].min(), exactly("every run")))
     for (n, T, d), published in TABLE.items():
         if n in rows:
             ours = share[rows[n], LENGTHS.index(T), WIDTHS.index(d)]
-            accuracy, quantity = (
-                digits(2) + counted(float(ours), runs, published, 200),
-                f"global share, n = {n}, T = {T}, d = {d}",
-            )
+            accuracy = digits(2) + counted(float(ours), runs, published, 200)
+            quantity = f"global share, n = {n}, T = {T}, d = {d}"
             checked.append(Check(quantity, RUN, "independent script, 200 runs", published, ours, accuracy))
     short, long = arrays["longer"][:, 0] / runs
     error = within(

@@ -80,10 +80,8 @@ def checks(arrays: Arrays) -> list[Check]:
         ("usual", "usual formula", 0.13),
     ):
         if steps == FULL:
-            values, quantity = (
-                np.log10(arrays[name][:, -1]),
-                f"log10(1 − cos) after {steps:,} steps, {formula}",
-            )
+            values = np.log10(arrays[name][:, -1])
+            quantity = f"log10(1 − cos) after {steps:,} steps, {formula}"
             accuracy = log_digits(reference, 2) + sampled(values, 20, median=True)
             rows.append(Check(quantity, RUN, SKETCH, np.log10(reference), np.median(values), accuracy))
     return rows

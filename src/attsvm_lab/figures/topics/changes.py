@@ -130,10 +130,8 @@ def checks(arrays: Arrays) -> list[Check]:
     allowed = _kind(arrays, "lengths", "program", "outnumbers all")
     changed = _kind(arrays, "lengths", "program", "changed")
     long = float(changed[arrays["lengths"] >= 256].sum())
-    statement, count = (
-        "programs: changes without a lower token that outnumbers all",
-        (changed - allowed).sum(),
-    )
+    statement = "programs: changes without a lower token that outnumbers all"
+    count = (changed - allowed).sum()
     return [
         *rows,
         Check(statement, DERIVED, "Theorem 3", 0.0, count, exactly()),

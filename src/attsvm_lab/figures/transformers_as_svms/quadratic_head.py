@@ -140,10 +140,8 @@ def checks(arrays: Arrays) -> list[Check]:
     ):
         counts = _tokens(arrays[name])
         for k, strength in enumerate(STRENGTHS):
-            accuracy, quantity = (
-                digits(2) + sampled(counts[k], 100),
-                f"tokens per input {method}, λ = {strength:g}",
-            )
+            accuracy = digits(2) + sampled(counts[k], 100)
+            quantity = f"tokens per input {method}, λ = {strength:g}"
             rows.append(Check(quantity, RUN, TWIN, published[k], counts[k].mean(), accuracy))
     away = np.abs(arrays["trained"] - arrays["projected"]).max((-2, -1))
     near = within(0.003, "a last step of length 0.001 moves an attention by at most about that much")
