@@ -104,7 +104,7 @@ class KKTPoint:
 
     def plot(self) -> Any:
         """A matplotlib figure of the singular values at every record, with the predicted slope at a stop."""
-        from attsvm.plotting.kkt import draw_kkt_point
+        from attsvm.plotting.results import draw_kkt_point
 
         return draw_kkt_point(self)
 

@@ -1,7 +1,7 @@
 """Drawing results with matplotlib (extra `plot`).
 
-results.py has the pictures of paths, solutions, verdicts and probes, kkt.py that of a KKT point; layout.py
-and style.py serve these pictures and the laboratory's figures.
+results.py has the pictures of paths, solutions, KKT points, verdicts and probes; layout.py and style.py serve
+these pictures and the laboratory's figures.
 """
 
 from attsvm._support.optional_dependencies import missing

@@ -154,5 +154,5 @@ def added(a: Sums, b: Sums) -> Sums:
     def scaled(x: Scaled, y: Scaled) -> Scaled:  # with a scale for each of several heads
         return (jax.vmap(attention.added) if x.log_scale.ndim else attention.added)(x, y)
 
-    together = (scaled, scaled, jnp.add, jnp.logaddexp)
+    together: tuple[Function, ...] = (scaled, scaled, jnp.add, jnp.logaddexp)
     return Sums(*(None if x is None else add(x, y) for add, x, y in zip(together, a, b, strict=True)))
