@@ -3,7 +3,8 @@
 page.py assembles the page and has explore(), presets.py the instances of the papers, state.py turns tokens
 and paths into the state with which the page opens. `web/` is the page: an engine that draws nothing (norms,
 plane, space, singular, program, selections, training, factors, waiting), the state (state, simulation,
-model), drawing (disc_view, tokens_view, charts, canvas, …), controls and lists, texts (words, tour), and files.
+model), drawing (disc_view, tokens_view, charts, canvas, …), controls and lists, texts (words, tour), and
+files.
 """
 
 from attsvm.explorer.page import Explorer, explore, page
