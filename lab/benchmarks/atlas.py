@@ -50,7 +50,7 @@ def main() -> None:
         study["train"] = [{**table, **scaled["train"]} for table in study["train"]]
     sizes = list(products(scaled.get("data", study["data"]), "data"))
     trainings = list(products(study["train"], "train"))
-    names = list(dict.fromkeys(_named(training, sizes[0])[0] for training in trainings))
+    names = list(dict.fromkeys(_name_and_entry(training, sizes[0])[0] for training in trainings))
     had = json.loads(options.had.read_text(encoding="utf8")) if options.had else {"trainings": {}}
     preload(*NEEDED)
     records: list[dict[str, Any]] = []
@@ -74,7 +74,7 @@ def main() -> None:
                 job.result()
                 records.append(json.loads((folder / "atlas.json").read_text(encoding="utf8")))
                 seconds = round(time.perf_counter() - began)
-                _tell(options, names, had, records, seconds)
+                _write_atlas(options, names, had, records, seconds)
                 print(f"{len(records)} of {len(waiting)} sizes, {seconds} s", flush=True)
         except TimeoutError:
             print(f"{options.seconds:g} s are over: {len(records)} of {len(waiting)} sizes", flush=True)
@@ -83,18 +83,18 @@ def main() -> None:
 
 def _has(had: dict[str, Any], training: dict[str, Any], size: dict[str, Any], seeds: int) -> bool:
     """Whether a record has this training at this size, on so many seeds."""
-    name, earlier = _named(training, size)
+    name, earlier = _name_and_entry(training, size)
     return bool(had["trainings"].get(name, {"sizes": {}})["sizes"].get(earlier, {"runs": 0})["runs"] >= seeds)
 
 
-def _named(training: dict[str, Any], size: dict[str, Any]) -> tuple[str, str]:
+def _name_and_entry(training: dict[str, Any], size: dict[str, Any]) -> tuple[str, str]:
     """A training and a size, as a record names them."""
     cell_settings = as_cell(size, training, (), "").words
     sizes = ", ".join(f"{name} = {value}" for name, value in size.items() if name != "model")
     return name_of({name: cell_settings[name] for name in TRAINING if name in cell_settings}), sizes
 
 
-def _tell(
+def _write_atlas(
     options: argparse.Namespace,
     names: list[str],
     had: dict[str, Any],

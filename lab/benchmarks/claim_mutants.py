@@ -73,27 +73,27 @@ def flipped(call: Any, size: float) -> Any:
     """A share of the answers yes and no, or of the selected tokens, is wrong."""
     rng = np.random.default_rng(7)
 
-    def found(*arguments: Any, **options: Any) -> Any:
+    def changed_call(*arguments: Any, **options: Any) -> Any:
         answer = np.array(call(*arguments, **options))
         if answer.ndim < 2:
             return answer ^ (rng.random(answer.shape) < size)
         return np.where(rng.random(answer.shape[:-1])[..., None] < size, np.roll(answer, 1, -1), answer)
 
-    return found
+    return changed_call
 
 
-def _other(norm: Any) -> Any:
+def _other_norm(norm: Any) -> Any:
     return att.linf if getattr(norm, "p", 0) == 2 else att.frobenius
 
 
 def other_norm(call: Any, _: float) -> Any:
     return lambda tokens, selected, norm=att.frobenius, **options: call(
-        tokens, selected, _other(norm), **options
+        tokens, selected, _other_norm(norm), **options
     )
 
 
 def other_token(call: Any, _: float) -> Any:
-    def found(tokens: Any, selected: Any, *arguments: Any, **options: Any) -> Any:
+    def changed_call(tokens: Any, selected: Any, *arguments: Any, **options: Any) -> Any:
         changed_selection = np.array(selected)
         if changed_selection.dtype == bool:
             changed_selection[..., 0, :] = np.roll(changed_selection[..., 0, :], 1, axis=-1)
@@ -101,30 +101,30 @@ def other_token(call: Any, _: float) -> Any:
             changed_selection[..., 0] = (changed_selection[..., 0] + 1) % tokens.T
         return call(tokens, changed_selection, *arguments, **options)
 
-    return found
+    return changed_call
 
 
 def other_rule(call: Any, _: float) -> Any:
-    def found(*arguments: Any, **options: Any) -> Any:
+    def changed_call(*arguments: Any, **options: Any) -> Any:
         if "optimizer" not in options:  # a path of radii: another ball
-            reference = {"weight": att.FullWeight(), "norm": _other(options.get("norm", att.frobenius))}
+            reference = {"weight": att.FullWeight(), "norm": _other_norm(options.get("norm", att.frobenius))}
             return call(*arguments, **options | reference)
         rule = options["optimizer"].rule
         kind, lr = type(rule).__name__, getattr(rule, "lr", 1.0)
         changed_rule = att.gd(1.0) if kind == "Polyak" else att.steepest(att.frobenius, lr)
         if kind == "Steepest":
-            changed_rule = att.steepest(_other(rule.norm), lr, rule.momentum, rule.decay)
+            changed_rule = att.steepest(_other_norm(rule.norm), lr, rule.momentum, rule.decay)
         if kind == "Mirror":
             changed_rule = att.mirror(3.0 if rule.p == 2 else 2.0, lr, rule.normalised)
         return call(*arguments, **options | {"optimizer": changed_rule})
 
-    return found
+    return changed_call
 
 
 def a_tenth(call: Any, _: float) -> Any:
     """The run ten times as early, under the steps that were asked for."""
 
-    def found(*arguments: Any, steps: int, record: Any = 50, **options: Any) -> Any:
+    def changed_call(*arguments: Any, steps: int, record: Any = 50, **options: Any) -> Any:
         if steps < 20:
             return call(*arguments, steps=steps, record=record, **options)
         recorded = np.asarray(record_steps(steps, record))
@@ -135,7 +135,7 @@ def a_tenth(call: Any, _: float) -> Any:
         v = None if path.v is None else np.take(path.v, at, axis=-2 - heads)
         return path.changed(index=recorded, v=v, **cut)
 
-    return found
+    return changed_call
 
 
 MUTANTS: dict[str, tuple[Any, Sequence[str], Sequence[float]]] = {

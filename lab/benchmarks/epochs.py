@@ -43,7 +43,7 @@ def main() -> None:
     halves, start = reviews(options.data), time.time()
     print(f"fusing works: {fusing_works()}, {time.time() - start:.0f} s", flush=True)
     for dropout, variants in ((0.2, ("plain", "recorded")), (0.0, tuple(WAYS))):
-        same(Sentiment(halves, 3, "cuda", dropout=dropout), "mirror:1.1", variants)
+        check_equal(Sentiment(halves, 3, "cuda", dropout=dropout), "mirror:1.1", variants)
     for size, rule, steps in CASES:
         task = Sentiment(halves, size, "cuda")
         compared(task, f"size {size}, {rule}", rule, steps, 250)
@@ -54,7 +54,7 @@ def main() -> None:
 
 def compared(task: Any, name: str, rule: str, steps: int, epoch: int) -> None:
     """Seconds of an epoch, each way twice, and of a test pass."""
-    steps_of = {variant: made(task, rule, variant) for variant in WAYS}
+    steps_of = {variant: steps_made(task, rule, variant) for variant in WAYS}
     seconds: dict[str, list[float]] = {variant: [] for variant in steps_of}
     task.fill = FILL
     batches = list(itertools.islice(task.batches(0, 1), steps))
@@ -74,7 +74,7 @@ def compared(task: Any, name: str, rule: str, steps: int, epoch: int) -> None:
     )
 
 
-def made(task: Any, rule: str, variant: str) -> Steps:
+def steps_made(task: Any, rule: str, variant: str) -> Steps:
     compiled, graphs = WAYS[variant]
     torch.manual_seed(0)
     model = task.make().cuda()
@@ -92,12 +92,12 @@ def tested(task: Any, model: Any) -> None:
         task.loss(model, batch)
 
 
-def same(task: Any, rule: str, variants: tuple[str, ...]) -> None:
+def check_equal(task: Any, rule: str, variants: tuple[str, ...]) -> None:
     """The losses of the first steps, each batch twice so that it is replayed."""
     task.fill, losses_of = FILL, {}
     batch = next(iter(task.batches(0, 1)))
     for variant in variants:
-        steps = made(task, rule, variant)
+        steps = steps_made(task, rule, variant)
         torch.manual_seed(1)
         losses_of[variant] = torch.tensor([steps.epoch([batch])[0] for _ in range(8)])
     first = losses_of[variants[0]]

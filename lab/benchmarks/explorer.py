@@ -95,7 +95,7 @@ def frames(driver: webdriver.Chrome, seconds: float) -> dict[str, float]:
     }
 
 
-def told(name: str, rounds: list[dict[str, float]]) -> None:
+def print_medians(name: str, rounds: list[dict[str, float]]) -> None:
     """One page's figures, by their medians."""
     medians = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
     rate = f"{medians['fps']:.0f} frames per second over {medians['frames']:.0f} frames"
@@ -154,5 +154,5 @@ if __name__ == "__main__":
         drivers = [opened(each) for each in pages]
         rounds = [[frames(each, asked.seconds) for each in drivers] for _ in range(asked.rounds)]
         for k, driver in enumerate(drivers):
-            told(pages[k].stem, [each[k] for each in rounds])
+            print_medians(pages[k].stem, [each[k] for each in rounds])
             driver.quit()

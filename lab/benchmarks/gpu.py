@@ -42,7 +42,7 @@ def seconds(function, repeats: int = 3) -> tuple[float, float]:
     return times[0], min(times[1:])
 
 
-def whole(runs: int, dtype: type) -> None:
+def whole_training(runs: int, dtype: type) -> None:
     tokens, v = problem(runs, dtype)
     last = []
 
@@ -118,7 +118,7 @@ def main(sizes: list[int]) -> None:
     print("|---|---|---|---|---|---|", flush=True)
     for runs in sizes:
         for dtype in (np.float64, np.float32):
-            patiently(whole, runs, dtype)
+            patiently(whole_training, runs, dtype)
     print("\nThe loop alone\n")
     print("| runs | dtype | loop | compiled in | seconds | median norm |")
     print("|---|---|---|---|---|---|", flush=True)

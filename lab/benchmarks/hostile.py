@@ -33,7 +33,7 @@ SCALES = "small", "medium", "large"
 PAGE = ROOT / "docs" / "certificates.md"
 
 
-def one(job: tuple[str, int]) -> tuple[str, int, str, float]:
+def solve_one(job: tuple[str, int]) -> tuple[str, int, str, float]:
     """Family, seed, outcome and CPU seconds of one program, its judgement included."""
     from tests.program import exact
     from tests.program.hostile import draw
@@ -90,12 +90,12 @@ def main() -> None:
     counts: dict[str, Counter[str]] = {name: Counter() for name in families}
     slowest: dict[str, float] = dict.fromkeys(families, 0.0)
     with ProcessPoolExecutor(1, initializer=prepare) as pool:  # one process compiles, the others read that
-        list(pool.map(one, [(name, seed) for name in families for seed in range(2)]))
+        list(pool.map(solve_one, [(name, seed) for name in families for seed in range(2)]))
     end, stopped = time.monotonic() + 60 * options.minutes, False
     with ProcessPoolExecutor(options.processes, initializer=prepare) as pool:
         # A seed of every family in turn, so that one that is stopped has seen all of them.
         jobs = ((name, seed) for seed in seeds for name in families)
-        for family, seed, outcome, seconds in pool.map(one, jobs, chunksize=len(families)):
+        for family, seed, outcome, seconds in pool.map(solve_one, jobs, chunksize=len(families)):
             counts[family][outcome] += 1
             slowest[family] = max(slowest[family], seconds)
             if outcome[0].isupper() or seconds > SLOW:

@@ -119,15 +119,15 @@ def decoder() -> tuple[Any, Any, list[Probe]]:
     kind = torch.bfloat16 if DEVICE == "cuda" else torch.float32
     with torch.device(DEVICE):
         model = LlamaForCausalLM(config).to(kind).eval()
-    return model, torch.randint(3, 30_000, (8, 64), device=DEVICE), made(sizes[0])
+    return model, torch.randint(3, 30_000, (8, 64), device=DEVICE), random_probes(sizes[0])
 
 
-def made(d: int) -> list[Probe]:
+def random_probes(d: int) -> list[Probe]:
     rng, shapes = np.random.default_rng(0), ((d, 1), (d, 1, 1), (1,), (d,))
     return [Probe(*(0.01 * rng.standard_normal(shape) for shape in shapes)) for _ in range(10)]
 
 
-def ways(probes: list[Probe]) -> dict[str, tuple[dict[Any, Any], int]]:
+def watches_to_compare(probes: list[Probe]) -> dict[str, tuple[dict[Any, Any], int]]:
     """What is watched, and after how many tokens a threshold is looked at (0: never)."""
     pairs = {k + 1: {"a": probes[2 * k], "b": probes[2 * k + 1]} for k in range(5)}
     return {
@@ -151,7 +151,9 @@ def steps(model: Any, prompt: Any, criterion: Callable[..., Any] | None) -> Iter
         yield
 
 
-def beside(model: Any, twin: Any, prompt: Any, probes_of: dict[Any, Any], every: int) -> list[list[float]]:
+def seconds_beside(
+    model: Any, twin: Any, prompt: Any, probes_of: dict[Any, Any], every: int
+) -> list[list[float]]:
     """Seconds of a watched model's steps and of its twin's, which take turns: both see the same machine."""
     with ExitStack() as stack:
         criterion = None
@@ -200,7 +202,7 @@ class Length:
         return self.length
 
 
-def alone(width: int = 2_048, n: int = 8) -> dict[str, list[float]]:
+def watch_alone(width: int = 2_048, n: int = 8) -> dict[str, list[float]]:
     """Microseconds of the processor that a watch takes per token, and for prompt and asking together.
 
     The least of many rounds, which a busy machine hardly changes. On a GPU it is the time to launch.
@@ -209,7 +211,7 @@ def alone(width: int = 2_048, n: int = 8) -> dict[str, list[float]]:
     prompt, token = (torch.randn(n, t, width, device=DEVICE, dtype=kind) for t in (64, 1))
     states, ids = (torch.zeros((n, t), dtype=torch.long, device=DEVICE) for t in (64, 1))
 
-    def once(probes_of: dict[Any, Any], every: int) -> tuple[float, float]:
+    def seconds_once(probes_of: dict[Any, Any], every: int) -> tuple[float, float]:
         model, past = Empty(), Length()
         watching = watch(model, probes_of) if probes_of else None
         criterion = watching.stop_at(float("inf"), every=every)[0] if watching and every else lambda *_: None
@@ -225,8 +227,8 @@ def alone(width: int = 2_048, n: int = 8) -> dict[str, list[float]]:
 
     times: dict[str, list[float]] = {}
     with torch.no_grad():
-        for name, way in ways(made(width)).items():
-            rounds = [once(*way) for _ in range(20)]
+        for name, way in watches_to_compare(random_probes(width)).items():
+            rounds = [seconds_once(*way) for _ in range(20)]
             times[name] = [1e6 * min(x) for x in zip(*rounds, strict=True)]
     plain = times.pop("none")
     return {name: [x - y for x, y in zip(took, plain, strict=True)] for name, took in times.items()}
@@ -244,11 +246,11 @@ def generation() -> None:
     """A decoding step with no, one and ten probes beside the same without; also as JSON in $OUT."""
     model, prompt, probes = decoder()
     twin = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})  # the same weights
-    variants, begin, turns = ways(probes), time.perf_counter(), 0
+    variants, begin, turns = watches_to_compare(probes), time.perf_counter(), 0
     times: dict[str, list[list[list[float]]]] = {name: [] for name in variants}
     while turns < 3 or time.perf_counter() - begin < LIMIT:
         for name, variant in variants.items():
-            took = beside(*((model, twin) if turns % 2 else (twin, model)), prompt, *variant)
+            took = seconds_beside(*((model, twin) if turns % 2 else (twin, model)), prompt, *variant)
             times[name] += [took] if turns else []  # the first turn loads kernels
         turns += 1
     count = sum(w.numel() for w in model.parameters())
@@ -264,7 +266,7 @@ def generation() -> None:
         ]
         print(f"  {name}: " + ", ".join(texts))
     print("the watch alone, microseconds of the processor per token, and for prompt and asking together:")
-    by_itself = alone()
+    by_itself = watch_alone()
     for name, (token, once) in by_itself.items():
         print(f"  {name}: {token:.0f}, {once:.0f}")
     record = {

@@ -49,7 +49,7 @@ def main() -> None:
         for name in options.names:
             began, folder = time.perf_counter(), options.out / name
             study = sweep(STUDIES / f"{name}.toml", pool, scale=options.scale, out=folder)
-            origin = _made(options, name, round(time.perf_counter() - began))
+            origin = _origin(options, name, round(time.perf_counter() - began))
             (folder / "made.json").write_text(json.dumps(origin), encoding="utf8")
             if not options.later:
                 _record(name, study, origin, options.out)
@@ -65,7 +65,7 @@ def _record(name: str, study: Sweep, origin: dict[str, object], out: Path) -> No
     (out / f"{name}.json").write_text(text + "\n", encoding="utf8")
 
 
-def _made(options: argparse.Namespace, name: str, seconds: int) -> dict[str, object]:
+def _origin(options: argparse.Namespace, name: str, seconds: int) -> dict[str, object]:
     """Where, by what and in which time."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -62,7 +62,7 @@ def compare(names: tuple[str, str], pools: list[AbstractContextManager], counts:
     )
 
 
-def two() -> None:
+def two_pools() -> None:
     print("two workers against one (wanted ≥ 1.8)")
     compare(("one", "two"), [workers(1), workers(2)], [1, 2])
 
@@ -104,10 +104,11 @@ def gpu(out: File, twice: bool) -> None:
         began, start = time.perf_counter(), time.time()
         done = lab.sweep(study, out=out / attempt)
         seconds = time.perf_counter() - began
-        print(f"{attempt}: 1,000,000 runs × 2,000 steps in {seconds:.1f} s; {kept(out / attempt, start)}")
+        stored = batches_stored(out / attempt, start)
+        print(f"{attempt}: 1,000,000 runs × 2,000 steps in {seconds:.1f} s; {stored}")
         print(f"  {done.cells[0].quantities}", flush=True)
     print(jax.devices())
-    parts(16_384)
+    print_parts(16_384)
     if not twice:
         return
     equal = (out / "first" / "runs.parquet").read_bytes() == (out / "second" / "runs.parquet").read_bytes()
@@ -121,14 +122,14 @@ def gpu(out: File, twice: bool) -> None:
         print(f"batch of {runs}: run 0 differs from that of a batch of one by {first:.1e}", flush=True)
 
 
-def kept(folder: File, start: float) -> str:
+def batches_stored(folder: File, start: float) -> str:
     """When the batches of a study were written, in seconds from its start."""
     times = sorted(file.stat().st_mtime - start for file in (folder / "batches").glob("*.parquet"))
     sampled = ", ".join(f"{at:.1f}" for at in times[:: max(1, len(times) // 8)])
     return f"{len(times)} files, kept at {sampled}"
 
 
-def parts(runs: int) -> None:
+def print_parts(runs: int) -> None:
     """Where the time of one batch goes, alone on the machine; the second of two."""
     for _ in range(2):
         times = [time.perf_counter()]
@@ -152,7 +153,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             gpu(File(folder), "twice" in names)
         return
-    for name, benchmark in {"two": two, "dask": dask, "tiny": tiny}.items():
+    for name, benchmark in {"two": two_pools, "dask": dask, "tiny": tiny}.items():
         if not names or name in names:
             benchmark()
 

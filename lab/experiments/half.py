@@ -49,7 +49,7 @@ def compared(task: Any) -> dict[str, dict[str, float]]:
     }
     kinds = {"all": ("",)} | KINDS
     return {
-        change: {kind: apart(gradient_of, plain, names) for kind, names in kinds.items()}
+        change: {kind: relative_distance(gradient_of, plain, names) for kind, names in kinds.items()}
         for change, gradient_of in gradients.items()
     }
 
@@ -61,7 +61,7 @@ def gradient(task: Any, model: Any, batch: Any, dtype: torch.dtype, dropout: boo
     return dict(zip(names, torch.autograd.grad(task.loss(model, batch)[0], weights), strict=True))
 
 
-def apart(a: dict[str, Tensor], b: dict[str, Tensor], names: tuple[str, ...]) -> float:
+def relative_distance(a: dict[str, Tensor], b: dict[str, Tensor], names: tuple[str, ...]) -> float:
     matching = [name for name in b if any(fragment in name for fragment in names)]
     ours, right = (torch.cat([g[name].flatten() for name in matching]) for g in (a, b))
     return float((ours - right).norm() / right.norm())

@@ -87,11 +87,11 @@ def fit(variable: Variable, n: Any, T: Any, d: Any, share: Any, near: Fit | None
     start = [*near.cubic, *near.θ] if near else [0.0, 0.0, 1.0, 0.0, *variable.start]
     power = n if variable.each else 1
 
-    def left(parameters: Any) -> Any:
+    def residuals(parameters: Any) -> Any:
         z = (variable.x(n, T, d, *parameters[4:]) - middle) / spread
         return expit(np.polyval(parameters[:4], z)) ** power - share
 
-    solution = least_squares(left, start).x
+    solution = least_squares(residuals, start).x
     x = variable.x(n, T, d, *solution[4:])
     return Fit(variable, solution[4:], solution[:4], middle, spread, (float(x.min()), float(x.max())))
 
@@ -103,14 +103,14 @@ def compared(n: Any, T: Any, d: Any, share: Any) -> list[dict[str, Any]]:
     fits = [fit(variable, *inside) for variable in VARIABLES]
     best = int(np.argmin([fitted.error(*inside) for fitted in fits]))
 
-    def again(at: Any) -> Any:
+    def refitted(at: Any) -> Any:
         resampled = inside[:, at]
         each = [fit(fitted.variable, *resampled, near=fitted) for fitted in fits]
         errors = [fitted.error(*resampled) for fitted in each]
         θ = [[*fitted.θ, np.nan, np.nan][:2] for fitted in each]
         return np.column_stack([θ, errors, np.array(errors) - errors[best]])
 
-    low, high = bootstrap(again, inside.shape[1], resamples=RESAMPLES)
+    low, high = bootstrap(refitted, inside.shape[1], resamples=RESAMPLES)
     records = []
     for k, fitted in enumerate(fits):
         curve = {

@@ -31,7 +31,7 @@ def stored(sequences: list[np.ndarray]) -> TokenStore:
     return TokenStore.from_flat(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)]))
 
 
-def told(name: str, scores: np.ndarray, labels: np.ndarray, cpu: float, **facts: object) -> None:
+def print_row(name: str, scores: np.ndarray, labels: np.ndarray, cpu: float, **facts: object) -> None:
     """One row: accuracy, AUC, log loss, true positives at 1 % false positives, CPU seconds."""
     probability = 1 / (1 + np.exp(-scores))
     bar = np.quantile(scores[labels == 0], 0.99)
@@ -66,23 +66,23 @@ def compare(train: TokenStore, labels, test: TokenStore, truth, seeds: int, sear
     settings['features=["relu", "rbf"]'] = {"features": ["relu", "rbf"]}
     for name, options_of_probe in settings.items():
         scores, spent, facts = ours(options_of_probe, train, labels, test)
-        told(name, scores, truth, spent, **facts)
+        print_row(name, scores, truth, spent, **facts)
     scores, spent = peer(probe_peers.mean_pooling, 0, train, labels, test)
-    told("mean pooling + logistic", scores, truth, spent)
+    print_row("mean pooling + logistic", scores, truth, spent)
     for kind in ("Attention", "MultiMax"):
         total: np.ndarray | float = 0.0
         spent = 0.0
         for seed in range(seeds):
             scores, single = peer(probe_peers.probelab(kind), seed, train, labels, test)
             total, spent = total + scores, spent + single
-            told(f"probelab {kind}, seed {seed}", scores, truth, single)
-        told(f"probelab {kind}, mean of {seeds}", np.asarray(total) / seeds, truth, spent)
+            print_row(f"probelab {kind}, seed {seed}", scores, truth, single)
+        print_row(f"probelab {kind}, mean of {seeds}", np.asarray(total) / seeds, truth, spent)
     if search:
         start = time.process_time()
         grid = GridSearchCV(AttentionProbe(max_iter=200, tol=1e-4), GRID, cv=4, scoring="neg_log_loss")
         grid.fit(train, labels)
         spent = time.process_time() - start
-        told("GridSearchCV", grid.decision_function(test), truth, spent, ridges=str(grid.best_params_))
+        print_row("GridSearchCV", grid.decision_function(test), truth, spent, ridges=str(grid.best_params_))
 
 
 def needle(n: int, seed: int, T: int = 256, d: int = 64) -> tuple[TokenStore, np.ndarray]:
@@ -118,7 +118,7 @@ def scale() -> None:
     print(json.dumps({"probabilities of float16 and float64 apart": float(distance)}))
 
 
-def many(cache: Path) -> None:
+def many_concepts(cache: Path) -> None:
     """36 probes with fixed ridges beside one, on the same tokens: the labels of 35 are noisy copies."""
     from review_tokens import load
 
@@ -149,7 +149,7 @@ def main() -> None:
     if options.what == "scale":
         return scale()
     if options.what == "many":
-        return many(options.cache)
+        return many_concepts(options.cache)
     if options.what == "needle":
         (train, labels), (test, truth) = needle(1000, 0), needle(2000, 1)
     else:

@@ -122,7 +122,7 @@ def rows(results: dict[str, tuple[np.ndarray, float]], labels: np.ndarray) -> li
     ]
 
 
-def kept(file: Path) -> dict[str, tuple[np.ndarray, float]]:
+def stored_results(file: Path) -> dict[str, tuple[np.ndarray, float]]:
     """What an earlier call measured."""
     with np.load(file) as data:
         return {name[4:]: (data[name[4:]], float(data[name])) for name in data if name.startswith("CPU ")}
@@ -146,7 +146,7 @@ def main() -> None:
         store, labels, groups = load(name, options)
         print(json.dumps({"set": name, "store": repr(store), "positive": float(labels.mean())}), flush=True)
         file = None if options.out is None else options.out / f"{name}.npz"
-        results = {} if file is None or not file.exists() else kept(file)
+        results = {} if file is None or not file.exists() else stored_results(file)
         for method in [m for m in methods if m not in results]:
             folds = 10 if name in multiple_instance.SETS else 5
             results |= measure(store, labels, groups, {method: methods[method]}, folds, options)

@@ -100,7 +100,7 @@ def bearing(test: Reviews, lexicon_words: set[str], selected: np.ndarray | None)
     return float(np.mean(share))
 
 
-def told(
+def row_of(
     name: str, outcome: Outcome, test: Reviews, lexicon_words: set[str], base: np.ndarray
 ) -> dict[str, object]:
     """One row of the table."""
@@ -130,7 +130,7 @@ def main() -> None:
             is_probe = name not in POOLING
             outcome = attention_probe(train, test) if is_probe else pooled(POOLING[name], train, test)
             rights[name] = outcome["predicted"] == test.labels
-            print(json.dumps(told(name, outcome, test, lexicon_words, rights["mean pooling"])), flush=True)
+            print(json.dumps(row_of(name, outcome, test, lexicon_words, rights["mean pooling"])), flush=True)
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def stored(sequences: list[np.ndarray], narrow: PCA | None) -> TokenStore:
     return TokenStore.from_flat(flat if narrow is None else narrow.transform(flat), offsets)
 
 
-def parts(data_set: Set, seed: int) -> tuple[TokenStore, np.ndarray, TokenStore, np.ndarray]:
+def drawn_sets(data_set: Set, seed: int) -> tuple[TokenStore, np.ndarray, TokenStore, np.ndarray]:
     """Both parts of a seed; images as 50 principal components of those for training."""
     rng = np.random.default_rng(seed)
     (train, labels), (unseen, truth) = (
@@ -204,7 +204,7 @@ def measure(name: str, data_set: Set, options: argparse.Namespace, rows: list[di
         missing = [
             m for m in options.methods if m not in data_set.without and (name, seed, m) not in finished
         ]
-        train, labels, test, truth = parts(data_set, seed) if missing else (None,) * 4
+        train, labels, test, truth = drawn_sets(data_set, seed) if missing else (None,) * 4
         for method in missing:
             start = time.process_time()
             scores = METHODS[method](train, labels, seed)(test)

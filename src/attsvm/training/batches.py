@@ -112,7 +112,9 @@ def drawn(form: BatchForm, seed: AnyArray, order: AnyArray, place: Any) -> tuple
     return order[jnp.minimum(places, n - 1)], order, share
 
 
-def taken(data: Data, scores: Array | None, batch: Array, share: Array | None) -> tuple[Data, Array | None]:
+def examples_of(
+    data: Data, scores: Array | None, batch: Array, share: Array | None
+) -> tuple[Data, Array | None]:
     """The examples of a batch, and their scores (n, T), which may have several heads first."""
     data = jax.tree.map(lambda x: x[batch], data)
     scores = None if scores is None else scores[..., batch, :]

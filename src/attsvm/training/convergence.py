@@ -29,7 +29,7 @@ class Convergence:
     history: list[tuple[int, Floats]] = field(default_factory=list)
 
     @property
-    def wanted(self) -> bool:
+    def requested(self) -> bool:
         return self.tolerance is not None
 
     def stop_chunks(self, chunks: list[Chunk], step: int, W: Floats) -> tuple[list[Chunk], bool]:

@@ -37,7 +37,7 @@ def run(plan: Plan, inputs: Inputs, segments: Segments) -> Outcome:
         fresh = jax.eval_shape(partial(initial_state, first), *start)
         saved = resuming.restored(inputs.resume, fresh, start[1], inputs.trains_head)
         converged, history = resuming.history(inputs.resume, inputs.recorded)
-        reached = np.asarray(converged & convergence.wanted)
+        reached = np.asarray(converged & convergence.requested)
         convergence = Convergence(inputs.tolerance, reached, history)
         saved = saved._replace(going=saved.going & ~convergence.reached)
     if streaming.too_large(tokens):
@@ -70,7 +70,7 @@ def run_in_memory(
         _advanced(plan.at(step, SCHEDULED), chunks[:1], np.zeros(room, np.int64), 0, records)  # compiles
     while len(marks) and going and not pressed:
         most = SCHEDULED if plan.scheduled else segments.steps
-        within = marks[:1] if convergence.wanted else marks  # a run may converge at every record
+        within = marks[:1] if convergence.requested else marks  # a run may converge at every record
         ends, due = _ends(within, step, min(segments.steps, most), room, within[-1] == marks[-1])
         lengths = np.zeros(room, np.int64)
         lengths[: len(ends)] = np.diff(ends, prepend=step)
@@ -83,7 +83,7 @@ def run_in_memory(
         if places:
             index.append(ends[places])
             records.pending = _pending(plan.model, chunks, snapshots, places, room)
-        if convergence.wanted and due:
+        if convergence.requested and due:
             chunks, going = convergence.stop_chunks(chunks, step, records.fetched()["W"][-1])
         marks = marks[due:]
         segments.done = step

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attsvm.training import fused, rules, weights
-from attsvm.training.batches import drawn, taken
+from attsvm.training.batches import drawn, examples_of
 from attsvm.training.compilation import few_optimisations, wide_vectors
 from attsvm.training.data import Data
 from attsvm.training.plan import Model, Plan, Record, Snapshot, State
@@ -48,7 +48,7 @@ def _advance(
         if kernel is not None:  # the kernel of one step: the general loop rounds sums in another way
             new = kernel(state, k, 1)
         else:
-            new = model.planned(_step, 2, plan.now(k))(data, state, scores)
+            new = model.planned(_step, 2, plan.of_step(k))(data, state, scores)
         return accepted(data, state, new) if careful else new
 
     repeated: Function = partial(_repeated, model.cpu, step)
@@ -236,7 +236,7 @@ def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     model, params, last = plan.model, state.params, plan.model.runs_last
     if model.batch is not None:
         batch, order, share = drawn(model.batch, state.seed, state.order, plan.place)
-        data, scores = taken(data, scores, batch, share)
+        data, scores = examples_of(data, scores, batch, share)
         state = state._replace(order=order)
     W = weights.matrix(model.weight, params, last)
     if last and len(params) > 1:

@@ -64,7 +64,7 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     factors = len(shapes) > 1
     if init is None:
         init = uniform(0) if factors else {name: np.zeros(shape) for name, shape in shapes.items()}
-    values: AnyArray = _named(init, shapes) if not isinstance(init, Draw) else _drawn(init, weight, size)
+    values: AnyArray = _by_name(init, shapes) if not isinstance(init, Draw) else _drawn(init, weight, size)
     arrays = {name: _checked(name, values[name], shape, dtype) for name, shape in shapes.items()}
     if factors and not any(array.any() for array in arrays.values()):
         raise ValueError(
@@ -86,7 +86,7 @@ def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
     return ((seeds,), False) if isinstance(seeds, int) else (tuple(seeds), True)
 
 
-def _named(init: Any, shapes: Mapping[str, Shape]) -> Mapping[str, ArrayLike]:
+def _by_name(init: Any, shapes: Mapping[str, Shape]) -> Mapping[str, ArrayLike]:
     if isinstance(init, Mapping):
         if set(init) != set(shapes):
             raise ValueError(f"init has {sorted(init)}. Pass {', '.join(shapes)}.")

@@ -114,7 +114,7 @@ class Plan:
         rule, head_rule = (schedules.written_out(rule, step, count) for rule in (self.rule, self.head_rule))
         return Plan(self.model, rule, head_rule, None if self.model.batch is None else Place(step, step))
 
-    def now(self, k: Index) -> Plan:
+    def of_step(self, k: Index) -> Plan:
         """The plan of step k of a call: its rates, and its place."""
         plan = schedules.at_step(self, k)
         if self.place is None:

@@ -107,7 +107,7 @@ def one_more(updates: Array) -> Array:
     return updates + (updates < LAST)
 
 
-def after(updates: Array | None) -> Array | None:
+def next_count(updates: Array | None) -> Array | None:
     """The count after one more update, where a schedule needs it."""
     return None if updates is None else one_more(updates)
 
@@ -185,7 +185,7 @@ class Steepest:
     ) -> tuple[Tree, Count | Averaged]:
         rate, last = rate_at(self.lr, state.updates), jnp.ndim(log_scale) == 1
         if is_zero(self.momentum):
-            along, state = grads, Count(after(state.updates))
+            along, state = grads, Count(next_count(state.updates))
         else:
             state = _average(state, grads, log_scale, self.momentum)
             along = state.mantissa
@@ -236,7 +236,7 @@ class GradientDescent:
         self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Scalar = 0.0, **_: Any
     ) -> tuple[Tree, Count]:
         rate = rate_at(self.lr, state.updates) * jnp.exp(log_scale)
-        return times(-rate, grads), Count(after(state.updates))
+        return times(-rate, grads), Count(next_count(state.updates))
 
 
 @numbers("lr")
@@ -262,7 +262,7 @@ class Mirror:
             rate = rate * jnp.exp(log_scale)
         U = jax.tree.map(jnp.subtract, state.U, times(rate, grads))
         updates = jax.tree.map(lambda u, w: _signed_power(u, 1 / (self.p - 1)) - w, U, params)
-        return updates, Dual(after(state.updates), U)
+        return updates, Dual(next_count(state.updates), U)
 
 
 @numbers("factor")
@@ -317,7 +317,7 @@ class Compositional:
         rate = rate_at(self.lr, state.updates)
         steps = each(self._steps, last)(grads, params, jnp.broadcast_to(self.ridge, jnp.shape(log_scale)))
         moved = times(-rate / 2, steps)
-        return decayed(self.decay, moved, rate, params), Count(after(state.updates))
+        return decayed(self.decay, moved, rate, params), Count(next_count(state.updates))
 
     def _steps(self, grads: Tree, params: Tree, ridge: Scalar) -> Tree:
         K, Q = params["K"], params["Q"]
@@ -361,7 +361,7 @@ def _average(
     def both(m: Array, g: Array) -> Array:
         return jnp.hypot(old_share * m, new_share * g) if squares else old_share * m + new_share * g
 
-    return Averaged(after(state.updates), jax.tree.map(both, state.mantissa, grads), top)
+    return Averaged(next_count(state.updates), jax.tree.map(both, state.mantissa, grads), top)
 
 
 def _signed_power(x: Array, power: float) -> Array:

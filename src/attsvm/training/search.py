@@ -83,7 +83,7 @@ class Search(NamedTuple):
         """The point that every start reaches at its radius, (runs, starts) or one; still: which rest."""
         region, still = self._region(radius, head_radius), np.broadcast_to(still, self.batch)
         if self.problem.joint:
-            return self._ranked(self._together(region, limit, still))
+            return self._ranked(self._head_and_weight(region, limit, still))
         return self._ranked(self._weight(region, self.head, self.params, limit, still))
 
     def initial(self, head_radius: Scalar) -> Search:
@@ -178,7 +178,7 @@ class Search(NamedTuple):
 
         return jax.tree.map(np.asarray, self._steps(go_on, begin(params, still), limit)[1])
 
-    def _together(self, region: Region, limit: int, still: Scalar) -> Endpoint:
+    def _head_and_weight(self, region: Region, limit: int, still: Scalar) -> Endpoint:
         """min L(v, W) over ‖v‖ ≤ r, N(W) ≤ R, block by block until the head stays where it is.
 
         The constraints do not couple the blocks, so a point that is best in each is stationary in both.

@@ -72,7 +72,7 @@ class Settings:
     train_head: bool = False
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def options(self) -> tuple[str, ...]:
         """The options that have an effect."""
         several = ("heads", "across") if self.heads else ()
         return (*asks(self.optimizer), *FACTORS.get(self.weight, ()), *several, "batch", "train_head")

@@ -58,7 +58,7 @@ def run(
     for step in range(max(taken, 0), int(recorded[-1]) + 1):
         if step > max(taken, 0):
             sums = _summed(plan.needed, plan, _of_step(plan, tokens, alike, state, step - 1), state)
-            state = engine.stepped(plan.at(step - 1, 1).now(0), state, sums)
+            state = engine.stepped(plan.at(step - 1, 1).of_step(0), state, sums)
             segments.done = step
             segments.took(1)
             pressed = segments.pressed
@@ -66,7 +66,7 @@ def run(
         if due or pressed:
             index.append(step)
             records.append(_record(plan, tokens, alike, state))
-        if due and convergence.wanted:
+        if due and convergence.requested:
             state, going = convergence.stop(state, step, records[-1]["W"])
             if not going:
                 break

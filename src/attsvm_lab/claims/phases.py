@@ -110,7 +110,7 @@ def near_starts_end_where_the_score_is_high(seed: int, shuffled: bool = False) -
 
 def _basins(seed: int, scale: float, predictor: str, shuffled: bool) -> att.Verdict:
     rng, correlations = np.random.default_rng([2, seed]), []
-    for share, predictors in _ended(seed, scale):
+    for share, predictors in _shares_of_ends(seed, scale):
         order = rng.permutation(predictors[predictor]) if shuffled else predictors[predictor]
         if np.ptp(share) > 0:  # a draw whose runs all end at one selection, or at none, has no order
             correlations.append(spearmanr(order, share)[0])
@@ -121,7 +121,7 @@ def _basins(seed: int, scale: float, predictor: str, shuffled: bool) -> att.Verd
 
 
 @lru_cache(maxsize=4)
-def _ended(seed: int, scale: float) -> list[tuple[Float, dict[str, Float]]]:
+def _shares_of_ends(seed: int, scale: float) -> list[tuple[Float, dict[str, Float]]]:
     """Of every draw: how often runs ended at each locally optimal selection, and what is known of it."""
     drawn = _with_several(seed)
     tokens, v = att.datasets.prompt_sphere(*BASINS, seed=np.repeat(list(drawn), STARTS))

@@ -145,7 +145,7 @@ def a_topic_changes_only_where_lower_tokens_outnumber_all_top_ones(
     Surprise: it is a statement about the limit direction. Trained weights change the topic three times as
     often, in half of the cases to another top token, and in a third to a lower one that is outnumbered.
     """
-    observed = _seen(seed, kind, TEST_LENGTH)
+    observed = _changes_of_draws(seed, kind, TEST_LENGTH)
     changed = sum(int(c.changed.sum()) for c in observed)
     allowed = sum(int((c.changed & c.lower & c.outnumbers_all).sum()) for c in observed)
     return att.judge(
@@ -173,7 +173,7 @@ def topic_changes_vanish_in_long_texts(seed: int, kind: str = "program") -> att.
     Surprise: trained weights do not show it, because odds inside a component stay finite. A published table
     does, with weights scaled to length one and attention rounded to three decimals (docs/papers/topics.md).
     """
-    short, long = (sum(int(c.changed.sum()) for c in _seen(seed, kind, T)) for T in (8, 256))
+    short, long = (sum(int(c.changed.sum()) for c in _changes_of_draws(seed, kind, T)) for T in (8, 256))
     return att.judge(
         "topic changes vanish in long texts",
         att.at_most("changes in texts of 256 tokens", long, 0),
@@ -206,7 +206,7 @@ def _gaps(W: Float, E: Float, edges: NDArray[np.intp]) -> Float:
     return np.asarray(logits[edges[1], edges[0]] - logits[edges[2], edges[0]])
 
 
-def _seen(seed: int, kind: str, T: int) -> list[att.next_token.TopicChanges]:
+def _changes_of_draws(seed: int, kind: str, T: int) -> list[att.next_token.TopicChanges]:
     weights = zip(
         _topics(seed), *(_weights(seed, kind, corpus_name) for corpus_name in ("A", "both")), strict=True
     )

@@ -66,8 +66,8 @@ class Cell:
         """The cell as columns of the table, without the settings that have no effect."""
         settings = self.training
         columns = {name: getattr(settings, name) for name in ("weight", "optimizer")}
-        columns |= {name: getattr(settings, name) for name in ALWAYS if name in settings.asked}
-        optional = {name: getattr(settings, name) for name in OPTIONAL if name in settings.asked}
+        columns |= {name: getattr(settings, name) for name in ALWAYS if name in settings.options}
+        optional = {name: getattr(settings, name) for name in OPTIONAL if name in settings.options}
         columns |= {name: value for name, value in optional.items() if value != getattr(Settings(), name)}
         return dict(self.data) | columns | {"loss": settings.loss, "steps": settings.steps, "init": self.init}
 
@@ -102,7 +102,7 @@ class Cell:
     @property
     def decomposes(self) -> bool:
         """Whether every step takes the singular values of W."""
-        norm = norm_of(self.training.norm) if "norm" in self.training.asked else None
+        norm = norm_of(self.training.norm) if "norm" in self.training.options else None
         if norm is None:
             return False
         traits = capabilities_of(norm)
@@ -228,7 +228,7 @@ def _settings(options: Mapping[str, Any]) -> Settings:
     for name, least in (("steps", 1), ("rank", 0), ("depth", 1), ("heads", 0)):
         if getattr(settings, name) < least:
             raise BadOption(f"train.{name} is {getattr(settings, name)}. Pass at least {least}.")
-    unused = {*ALWAYS, *OPTIONAL} - set(settings.asked)
+    unused = {*ALWAYS, *OPTIONAL} - set(settings.options)
     settings = Settings(**{name: value for name, value in converted.items() if name not in unused})
     settings.arguments()
     return settings
