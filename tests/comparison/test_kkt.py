@@ -240,3 +240,16 @@ def test_two_norms_with_r_of_one_have_the_growth_that_solves_their_equation():
     N = point.exponent
     pull = (1 + N / 3) ** (2 / 3) * (1 + N / 1.5) ** (1 / 3)
     assert abs(pull / point.pull - 1) < ROUNDING < 1e-3 < abs(N / (2 * point.pull - 2) - 1)
+
+
+EXACT = 1e-10
+"""The weights of two rows have the ratio e^(difference of scores): float32 would miss it by 1e-5 at 1,000."""
+
+
+def test_multipliers_are_exact_for_large_scores():
+    keys = np.array([[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]])
+    high = np.array([[[1000.3, 0], [1000.0, 0]], [[1000.0, 0], [999.7, 0]]])
+    path = att.Path.of(att.Tokens(keys, values=high), [np.full((2, 1), 40.0)])
+    weights = att.kkt_point(path, np.array([1.0, 0.0])).multipliers[:, 1]
+    assert np.log(weights[1] / weights[0]) == pytest.approx(0.3, abs=EXACT)
+    assert abs(float(np.float32(1000.3)) - 1000.3) > EXACT  # of a margin in float32

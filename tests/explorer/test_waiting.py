@@ -230,12 +230,12 @@ def test_where_a_weight_stands_is_what_kkt_point_says(engine):
         U, sizes, Vt = np.linalg.svd(W)
         K, Q = U * np.sqrt(sizes), Vt.T * np.sqrt(sizes)
         point = att.kkt_point(att.Path.of(tokens, [(K, Q)]), HEAD)
-        assert said["alignment"] == pytest.approx(point.alignment, rel=1e-6)
+        assert said["alignment"] == pytest.approx(point.alignment, rel=EQUAL)
         assert said["stop"] == (point.status == "stop")
         verdicts.add(point.status)
         if point.rank == 1:
-            assert said["pull"] == pytest.approx(point.pull, rel=1e-6)
-            assert said["power"] == pytest.approx(point.exponent, rel=1e-6)
+            assert said["pull"] == pytest.approx(point.pull, rel=EQUAL)
+            assert said["power"] == pytest.approx(point.exponent, rel=EQUAL)
     assert "stop" in verdicts and len(verdicts) > 1
 
 

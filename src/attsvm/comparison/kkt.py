@@ -287,7 +287,7 @@ def _multipliers(path: Path, v: Any, loss: Any, of_head: int | None) -> tuple[Fl
     Safe past saturation. Tokens that score higher than the selected one have negative weights, which are left
     out; their shares (k,) come second. Of several heads f is the sum.
     """
-    from attsvm.training.losses import logistic
+    from attsvm.training.losses import log_slopes, logistic
 
     if of_head is None:
         log_attention, coefficient, output = _gaps(path, v)
@@ -295,7 +295,7 @@ def _multipliers(path: Path, v: Any, loss: Any, of_head: int | None) -> tuple[Fl
         heads = [_gaps(path.head(h), v if np.ndim(v) == 1 else v[h]) for h in range(path.heads or 0)]
         log_attention, coefficient, _ = heads[of_head]
         output = sum(f for _, _, f in heads)
-    log_slope = np.asarray((logistic if loss is None else loss).log_slope(output), float)
+    log_slope = log_slopes(logistic if loss is None else loss, output)
     with np.errstate(divide="ignore"):
         log_weight = log_slope[..., None] + log_attention + np.log(np.abs(coefficient))
     log_weight -= log_weight.max((-2, -1), keepdims=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from attsvm.numbers import Float
 from attsvm.training.programs import where
 
 NEGLIGIBLE = 1e-30
@@ -27,6 +29,12 @@ class Loss(Protocol):
     def value(self, f: Array) -> Array: ...
     def log_slope(self, f: Array) -> Array: ...
     def log_increase(self, f: Array, log_drop: Array) -> Array: ...
+
+
+def log_slopes(loss: Loss, f: Any) -> Float:
+    """log(−ℓ'(f)) in float64: outside of a training JAX computes in float32."""
+    with jax.enable_x64(True):
+        return np.asarray(loss.log_slope(jnp.asarray(f)), float)
 
 
 @dataclass(frozen=True)
