@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
-from attsvm.torch import AttentionPooling, attention, pool  # noqa: E402
+from attsvm.torch import AttentionPooling, SelectiveAttention, attention, pool  # noqa: E402
 
 
 def random(*shape, dtype=torch.float64, seed=0, grad=False):
@@ -154,6 +154,24 @@ def test_each_head_pools_on_its_own_and_ignores_masked_tokens():
     changed = torch.where(mask[..., None], tokens, 99.0)
     assert torch.equal(pooling(changed, mask=mask), pooled)
     assert not torch.equal(pooling(changed), pooling(tokens))
+
+
+@pytest.mark.parametrize("padding", [float("nan"), float("inf"), 1e300])
+@pytest.mark.parametrize("scale_free", [False, True])
+@pytest.mark.parametrize("kind", [AttentionPooling, SelectiveAttention])
+def test_what_padding_holds_enters_neither_the_value_nor_a_gradient(kind, scale_free, padding):
+    torch.manual_seed(0)
+    pooling, tokens, mask = kind(4, 3, scale_free=scale_free).double(), random(2, 5, 4), some_mask(2, 5)
+    results = []
+    for fill in (0.0, padding):
+        filled = torch.where(mask[..., None], tokens, fill).requires_grad_()
+        pooled = pooling(filled, mask=mask)
+        pooled.square().sum().backward()
+        weights = [p.grad.clone() for p in pooling.weights]
+        results.append((pooled, filled.grad, pooling.attention(filled, mask=mask), *weights))
+        pooling.zero_grad()
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other) and torch.isfinite(one).all()
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def pool(logits: Tensor, values: Tensor, mask: Tensor | None = None, *, scale_fr
     """
     _check_values(logits, values)
     relative, winner = _relative(logits, mask)
+    values = _without_padding(values, mask)
     losing, log_total = _losing(relative, winner)
     weights = torch.where(winner, 1 - losing.sum(-1, keepdim=True), losing).to(values.dtype)
     if not scale_free:
@@ -87,7 +88,8 @@ class AttentionPooling(nn.Module):
         mask: Tensor | None = None,
         values: Tensor | None = None,
     ) -> Tensor:
-        return self._pooled(self.logits(tokens, queries), tokens if values is None else values, mask)
+        logits = self.logits(_without_padding(tokens, mask), queries)
+        return self._pooled(logits, tokens if values is None else values, mask)
 
     def _pooled(self, logits: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """(n, heads, T), (n, T, k) → (n, heads · k)."""
@@ -111,7 +113,8 @@ class AttentionPooling(nn.Module):
 
     def attention(self, tokens: Tensor, queries: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Attention of every head, (n, heads, T)."""
-        return attention(self.logits(tokens, queries), None if mask is None else mask[:, None])
+        logits = self.logits(_without_padding(tokens, mask), queries)
+        return attention(logits, None if mask is None else mask[:, None])
 
     def extra_repr(self) -> str:
         return f"d={self.d}, heads={self.heads}, query_width={self.query_width}, scale_free={self.scale_free}"
@@ -163,7 +166,7 @@ class SelectiveAttention(AttentionPooling):
         values: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        logits = self.logits(tokens, queries, mask, positions)
+        logits = self.logits(_without_padding(tokens, mask), queries, mask, positions)
         return self._pooled(logits, tokens if values is None else values, mask)
 
     def logits(
@@ -196,7 +199,7 @@ class SelectiveAttention(AttentionPooling):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Attention of every head, (n, heads, T)."""
-        logits = self.logits(tokens, queries, mask, positions)
+        logits = self.logits(_without_padding(tokens, mask), queries, mask, positions)
         return attention(logits, None if mask is None else mask[:, None])
 
     def extra_repr(self) -> str:
@@ -218,6 +221,15 @@ def _relative(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     index = logits.argmax(-1, keepdim=True)
     winner = torch.arange(logits.shape[-1], device=logits.device) == index
     return logits - logits.gather(-1, index), winner
+
+
+def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Tokens or values (…, T, c) with zeros where the mask is False: zero times a padded NaN is NaN."""
+    if (
+        mask is None or mask.dtype != torch.bool or mask.shape[-1] != x.shape[-2]
+    ):  # the latter are refused later
+        return x
+    return torch.where(mask[..., None], x, 0)
 
 
 def _losing(relative: Tensor, winner: Tensor) -> tuple[Tensor, Tensor]:
