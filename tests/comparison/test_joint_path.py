@@ -8,7 +8,7 @@ import pytest
 
 import attsvm as att
 from attsvm.comparison import joint_path as seeded
-from attsvm.training.radius import Problem
+from attsvm.training.radius import BallProblem
 from attsvm.training.regularise import _pair_at_length_one as at_length_one
 
 RADII, HEAD_RADII = np.array([100.0]), np.array([100.0])
@@ -91,7 +91,7 @@ def test_the_pair_begins_factors_too():
     rng = np.random.default_rng(0)
     v, W = rng.standard_normal((2, 5)), rng.standard_normal((2, 5, 4))
     for rank in (None, 7, 2):
-        problem = Problem(att.KeyQuery(rank), att.logistic, att.nuclear, True)
+        problem = BallProblem(att.KeyQuery(rank), att.logistic, att.nuclear, True)
         pair = at_length_one(problem, v, W)
         shapes = att.KeyQuery(rank).shapes(5, 4)
         assert {name: x.shape[1:] for name, x in pair.params.items()} == shapes
@@ -100,7 +100,7 @@ def test_the_pair_begins_factors_too():
         np.testing.assert_array_less(sizes, 2 + 1e-12)  # the ball ‖K‖² + ‖Q‖² ≤ 2
         if rank != 2:
             np.testing.assert_allclose(product, W / att.nuclear.value(W)[:, None, None], atol=1e-12)
-    assert at_length_one(Problem(att.DiagonalKeyQuery(), att.logistic, att.l1, True), v, W) is None
+    assert at_length_one(BallProblem(att.DiagonalKeyQuery(), att.logistic, att.l1, True), v, W) is None
 
 
 @pytest.mark.parametrize(
