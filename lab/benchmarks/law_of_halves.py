@@ -1,18 +1,28 @@
-"""Tables and a picture of docs/law_of_halves.md, by name; factors and diagonals by default:
+"""Tables and a picture of docs/law_of_halves.md and of the paper, by name:
 
-    python lab/benchmarks/law_of_halves.py factors
+    python lab/benchmarks/law_of_halves.py factors          measures, records, prints the table
+    python lab/benchmarks/law_of_halves.py tables           prints all tables from the record
+    python lab/benchmarks/law_of_halves.py drawing          draws docs/images/waiting.svg from the record
 
-factors, diagonals: 100 draws from seed 3000 on, which chose no setting, with the settings of
-claims/law_of_halves.py. Each cell is the least and the median share of the certified best margin, in percent.
+What is measured goes to lab/records/law_of_halves.json, which the page and paper/build.py read. All seeds
+chose nothing. A few minutes each, one core:
+
+factors, diagonals: 100 draws from seed 3000 on with the settings of claims/law_of_halves.py. Each cell is the
+least and the median share of the certified best margin, in percent.
 exponents: of which Schatten norm does a run have the largest share, on a fine grid? Starts of their own and
-shrinking steps, from seed 6000 on. A few minutes each, one core.
-picture: docs/images/waiting.svg, gradient descent at a stop beside Schatten-4 steps and Muon. Half a minute.
+shrinking steps, from seed 6000 on. Half an hour.
+pairs: a norm for K and another for Q, from seed 6100 on.
+stops: the predicted and the observed power of 64 runs of gradient descent from near rank one, seed 7000.
+picture: gradient descent at one stop beside Schatten-4 steps and Muon. Half a minute.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +33,12 @@ import attsvm as att
 from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, ORANGE, label, plain_powers, write_svg
 from attsvm_lab.claims.law_of_halves import DIAGONALS, FACTORS, SIZE, WIDE, trained_diagonals
+from attsvm_lab.claims.waiting import BESIDE, heads_of, length, spare, trained
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "lab" / "records" / "law_of_halves.json"
+INFINITE = "inf"
+"""An infinite exponent in the record, which JSON has no number for."""
 
 SEEDS = range(3000, 3100)
 BETWEEN = (0.01, 10_000)
@@ -30,32 +46,8 @@ ROWS: tuple[int | None, float, int] = (16, 0.002, 20_000)
 """Rank, step and steps in the longest row: the max-norm may need factors as wide as d + e."""
 
 GRID = (
-    1,
-    1.05,
-    1.1,
-    1.2,
-    1.3,
-    1.4,
-    1.5,
-    1.6,
-    1.75,
-    1.9,
-    2,
-    2.1,
-    2.25,
-    2.5,
-    2.75,
-    3,
-    3.5,
-    3.75,
-    4,
-    4.25,
-    4.5,
-    5,
-    6,
-    8,
-    12,
-    24,
+    *(1, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75, 1.9, 2, 2.1, 2.25, 2.5, 2.75),
+    *(3, 3.5, 3.75, 4, 4.25, 4.5, 5, 6, 8, 12, 24),
 )
 """Exponents r of the programs, beside ∞."""
 SHRINKING = (0.2, 0.55)
@@ -63,21 +55,55 @@ SHRINKING = (0.2, 0.55)
 SIZES = {(4, 4, 8): (32, 30_000), (8, 6, 16): (12, 10_000), (8, 6, 32): (6, 10_000)}
 """(n, T, d) → draws and steps."""
 
+PAIRS: tuple[tuple[float, float], ...] = (
+    *((3, 3 / 2), (4, 4 / 3), (2, 4), (6, 2), (math.inf, 2), (6, 3), (8, 8 / 3)),
+    *((math.inf, 3), (math.inf, 4)),
+)
+"""Exponents (p_K, p_Q), by the r that they imply."""
+PAIRED_PROGRAMS = (1, 4 / 3, 1.5, 2, 3, 4, math.inf)
+PAIRED_SEEDS = range(6100, 6132)
 
-def exponents() -> None:
+PICTURED, TRAINED, PREDICTED_AT = 410, 20_000, 5_000
+"""Seed, steps, and the step at which the power of gradient descent is read off its multipliers."""
+STOPS = (7_000, 64, 1e-7, 20_000)
+"""Seed, draws, noise of the start and steps."""
+
+
+def factors() -> dict[str, Any]:
+    """Steps in Schatten(p) and in the longest row on K and Q, apart, against all programs that they imply."""
+    tokens, v = att.datasets.sphere(*SIZE, seed=SEEDS)
+    programs = [*(att.Schatten(p) for p in (1, 1.5, 2, 3, 4, math.inf)), att.MaxNorm()]
+    rows = []
+    for norm_of_steps in [*(att.Schatten(p) for p in (2.0, 3.0, 4.0, 6.0, 8.0, math.inf)), att.LongestRow()]:
+        rank, lr, steps = ROWS
+        p: float | None = None
+        if isinstance(norm_of_steps, att.Schatten):
+            p = norm_of_steps.p
+            rank, (lr, steps) = None, BETWEEN if p in (3, 6, 8) else FACTORS[p]
+        rule = att.steepest(norm_of_steps, lr)
+        weight = att.KeyQuery(rank, separate=True)
+        path = att.train(tokens, att.Linear(v), weight=weight, optimizer=rule, steps=steps, record=[steps])
+        rows.append({"p": _written(p), "shares": [_summary(_share(path, norm)) for norm in programs]})
+    return {"size": SIZE, "draws": len(SEEDS), "programs": [str(norm) for norm in programs], "rows": rows}
+
+
+def diagonals() -> dict[str, Any]:
+    """Steps in lp on k and q together against the lq programs of the diagonal."""
+    tokens, v = att.datasets.sphere(*WIDE, seed=SEEDS)
+    norms = [att.Entrywise(q) for q in (1, 1.25, 1.5, 2, 2.5, 3, 4, 6, math.inf)]
+    rows = []
+    for p in DIAGONALS:
+        flat = trained_diagonals(tokens, v, p)
+        rows.append({"p": _written(p), "shares": [_summary(_share(flat, norm)) for norm in norms]})
+    programs = [_lp(norm.p) for norm in norms]
+    return {"size": WIDE, "draws": len(SEEDS), "programs": programs, "rows": rows}
+
+
+def exponents() -> dict[str, Any]:
     """Of all Schatten(r) on a grid, the one of which a run has the largest share."""
-    names = (
-        "(n, T, d)",
-        "steps of K and Q",
-        "r predicted",
-        "it leads",
-        "a neighbour leads",
-        "median r that leads",
-        "its share, least / median",
-    )
-    _head(names[0], list(names[1:]))
     scale, power = SHRINKING
-    grid = np.array([*GRID, math.inf])
+    exponents_r = np.array([*GRID, math.inf])
+    rows = []
     for size, (draws, steps) in SIZES.items():
         seeds = range(6000, 6000 + draws)
         tokens, v = att.datasets.sphere(*size, seed=seeds)
@@ -87,79 +113,81 @@ def exponents() -> None:
             rule = att.steepest(att.Schatten(p), lambda k: scale * (k + 1.0) ** -power)
             options: Any = {"weight": att.KeyQuery(), "optimizer": rule, "init": start, "record": [steps]}
             path = att.train(tokens, att.Linear(v), steps=steps, **options)
-            shares = np.array([_share(path, att.Schatten(r)) for r in grid])
-            leader, predicted = shares.argmax(0), int(np.flatnonzero(grid == p / 2)[0])
-            near = int((np.abs(leader - predicted) == 1).sum())
-            least, median = shares[predicted].min(), np.median(shares[predicted])
-            cells = (
-                f"Schatten {p:g}",
-                f"{p / 2:g}",
-                f"{(leader == predicted).sum()} of {draws}",
-                str(near),
-                f"{np.median(grid[leader]):g}",
+            shares = np.array([_share(path, att.Schatten(r)) for r in exponents_r])
+            leader, predicted = shares.argmax(0), int(np.flatnonzero(exponents_r == p / 2)[0])
+            counts = {
+                "leads": int((leader == predicted).sum()),
+                "neighbour": int((np.abs(leader - predicted) == 1).sum()),
+                "leader": _written(float(np.median(exponents_r[leader]))),
+            }
+            rows.append(
+                {"size": size, "draws": draws, "steps": steps, "p": _written(p)}
+                | counts
+                | {"share": _summary(shares[predicted])}
             )
-            print(f"| {size} | {' | '.join(cells)} | {least:.1f} / {median:.1f} |", flush=True)
+    return {"grid": GRID, "rows": rows}
 
 
-def factors() -> None:
-    """Steps in Schatten(p) and in the longest row on K and Q, apart, against all programs that they imply."""
-    tokens, v = att.datasets.sphere(*SIZE, seed=SEEDS)
-    programs = [*(att.Schatten(p) for p in (1, 1.5, 2, 3, 4, math.inf)), att.MaxNorm()]
-    _head("steps of K and Q", [str(norm) for norm in programs])
-    for norm_of_steps in [*(att.Schatten(p) for p in (2.0, 3.0, 4.0, 6.0, 8.0, math.inf)), att.LongestRow()]:
-        rank, lr, steps = ROWS
-        if isinstance(norm_of_steps, att.Schatten):
-            rank, (lr, steps) = None, BETWEEN if norm_of_steps.p in (3, 6, 8) else FACTORS[norm_of_steps.p]
-        rule = att.steepest(norm_of_steps, lr)
-        weight = att.KeyQuery(rank, separate=True)
-        path = att.train(tokens, att.Linear(v), weight=weight, optimizer=rule, steps=steps, record=[steps])
-        _row(str(norm_of_steps), [_share(path, norm) for norm in programs])
+def pairs() -> dict[str, Any]:
+    """Steps in Schatten(p_K) on K and in Schatten(p_Q) on Q, against the programs of Schatten(r)."""
+    tokens, v = att.datasets.sphere(*SIZE, seed=PAIRED_SEEDS)
+    rows = []
+    for pair in PAIRS:
+        steps = 10_000 if 1 / pair[0] + 1 / pair[1] == 1 else 5_000
+        rule = att.steepest((att.Schatten(pair[0]), att.Schatten(pair[1])), 0.01)
+        options: Any = {"weight": att.KeyQuery(), "optimizer": rule, "record": [steps]}
+        path = att.train(tokens, att.Linear(v), steps=steps, **options)
+        shares = [_summary(_share(path, att.Schatten(r))) for r in PAIRED_PROGRAMS]
+        rows.append({"p": [_written(p) for p in pair], "steps": steps, "shares": shares})
+    programs = [_written(r) for r in PAIRED_PROGRAMS]
+    return {"size": SIZE, "draws": len(PAIRED_SEEDS), "lr": 0.01, "programs": programs, "rows": rows}
 
 
-def diagonals() -> None:
-    """Steps in lp on k and q together against the lq programs of the diagonal."""
-    tokens, v = att.datasets.sphere(*WIDE, seed=SEEDS)
-    norms = [att.Entrywise(q) for q in (1, 1.25, 1.5, 2, 2.5, 3, 4, 6, math.inf)]
-    _head("steps of k and q", [f"l{norm.p:g}" for norm in norms])
-    for p in DIAGONALS:
-        flat = trained_diagonals(tokens, v, p)
-        _row(f"l{p:g}", [_share(flat, norm) for norm in norms])
+def stops() -> dict[str, Any]:
+    """Draws that gradient descent begins near rank one: where they stand, predicted and observed powers.
+
+    The power is predicted by the multipliers at half of the steps, and fitted over those after it.
+    """
+    seed, draws, noise, steps = STOPS
+    path, v = trained(seed, draws, noise, 2.0, steps), heads_of(seed, draws)
+    statuses, powers = [], []
+    for run in range(draws):
+        whole = path.run(run)
+        early = whole.index <= steps / 2
+        parts = {"W": whole.W, "K": whole.K, "Q": whole.Q, "index": whole.index}
+        point = att.kkt_point(whole.changed(**{name: part[early] for name, part in parts.items()}), v[run])
+        statuses.append(point.status)
+        beside = spare(whole) < BESIDE
+        if point.status == "stop" and beside[-1]:
+            late = whole.index >= steps / 2
+            slope = np.polyfit(np.log(length(whole)[late]), np.log(spare(whole)[late]), 1)[0]
+            pull = 1 + point.exponent / 2
+            powers.append([round(float(x), 4) for x in (point.exponent, slope, point.share, pull)])
+    counts = {status: statuses.count(status) for status in sorted(set(statuses))}
+    return {"draws": draws, "noise": noise, "steps": steps, "at_half": counts, "powers": powers}
 
 
-PICTURED, TRAINED, PREDICTED_AT = 410, 20_000, 5_000
-"""Seed, steps, and the step at which the power of gradient descent is read off its multipliers."""
-
-
-def picture() -> None:
+def picture() -> dict[str, Any]:
     """One draw from near rank one, three kinds of steps: the second singular value of W over the first."""
-    write_svg(_picture(), Path(__file__).parents[2] / "docs" / "images" / "waiting.svg")
-
-
-def _picture() -> Figure:
-    figure, ((ax,),) = grid(1, 1, 3.2, width=6.4)
-    near, kinds = {"textcoords": "offset points"}, {2.0: ORANGE, 4.0: GREEN, math.inf: BLUE}
-    for p, color in kinds.items():
+    curves, forecast = {}, {}
+    for p in (2.0, 4.0, math.inf):
         run, v = _from_near_rank_one(p)
-        of_K, of_Q = (np.linalg.svd(X, compute_uv=False) for X in (run.K, run.Q))
-        spare = of_K[:, 1] * of_Q[:, 1] / (of_K[:, 0] * of_Q[:, 0])
-        ax.loglog(run.index[1:], spare[1:], color=color)
+        ratio = spare(run)
+        curves[str(_written(p))] = [
+            [int(k), float(f"{x:.4g}")] for k, x in zip(run.index, ratio, strict=True)
+        ]
         if p > 2:
-            name, down = ("Schatten 4", -8) if p == 4 else ("Muon", 2)
-            label(ax, TRAINED, spare[-1], name, color, xytext=(6, down), **near)
             continue
-        label(ax, 30, spare[30], "gradient descent", color, xytext=(0, 6), **near)
         early = run.index <= PREDICTED_AT
         parts = {"W": run.W, "K": run.K, "Q": run.Q, "index": run.index}
         stop = att.kkt_point(run.changed(**{name: part[early] for name, part in parts.items()}), v)
-        leaves, last = PREDICTED_AT + stop.steps_to_leave, spare[early][-1]
-        rise = (leaves / PREDICTED_AT) ** stop.exponent
-        ax.loglog([PREDICTED_AT, leaves], [last, last * rise], "--", color=color)
-        power = f"predicted at step {PREDICTED_AT:,}: power {stop.exponent:.2f}"
-        text = f"{power},\nit leaves after {leaves:.1g} steps"
-        label(ax, leaves, 1e-11, text, color, xytext=(0, 0), ha="right", **near)
-    describe(ax, "", "steps of 0.003 on K and Q", "second singular value of W\nover the first")
-    plain_powers(ax)
-    return figure
+        forecast = {
+            "at": PREDICTED_AT,
+            "ratio": float(f"{ratio[early][-1]:.4g}"),
+            "exponent": round(float(stop.exponent), 4),
+            "steps_to_leave": round(float(stop.steps_to_leave)),
+        }
+    return {"seed": PICTURED, "lr": 0.003, "steps": TRAINED, "curves": curves, "predicted": forecast}
 
 
 def _from_near_rank_one(p: float) -> tuple[att.Path, np.ndarray]:
@@ -185,15 +213,160 @@ def _share(path: att.Path, norm: att.Norm) -> np.ndarray:
     return 100 * att.margin_ratio(path, solution)[:, -1]
 
 
-def _head(first: str, names: list[str]) -> None:
-    print(f"\n| {first} | {' | '.join(names)} |\n{'|---' * (1 + len(names))}|", flush=True)
+def _summary(shares: np.ndarray) -> list[float]:
+    """Least and median, in percent."""
+    return [round(float(shares.min()), 3), round(float(np.median(shares)), 3)]
 
 
-def _row(name: str, shares: list[np.ndarray]) -> None:
-    cells = [f"{share.min():.1f} / {np.median(share):.1f}" for share in shares]
-    print(f"| {name} | {' | '.join(cells)} |", flush=True)
+def _written(p: float | None) -> float | str | None:
+    return INFINITE if p == math.inf else p
+
+
+def _read(p: float | str | None) -> float | None:
+    return math.inf if p == INFINITE else p  # type: ignore[return-value]
+
+
+def _lp(p: float) -> str:
+    return "l∞" if p == math.inf else f"l{p:g}"
+
+
+def _number(p: float) -> str:
+    """∞, a short decimal, or a fraction such as 4/3."""
+    short = "∞" if p == math.inf else f"{p:g}"
+    return short if len(short) < 6 else str(Fraction(p).limit_denominator(12))
+
+
+NAMED = {2.0: " (GD)", math.inf: " (Muon)"}
+
+
+def tables(record: dict[str, Any]) -> dict[str, list[str]]:
+    """The lines of each table of the page."""
+    return {name: rendered(record[name]) for name, rendered in RENDERED.items() if name in record}
+
+
+def _factor_table(part: dict[str, Any]) -> list[str]:
+    lines = _head("steps of K and Q", part["programs"])
+    for row in part["rows"]:
+        p = _read(row["p"])
+        name = "longest row" if p is None else f"Schatten {_number(p)}{NAMED.get(p, '')}"
+        predicted = "max-norm" if p is None else str(att.Schatten(p / 2))
+        lines.append(_row(name, _cells(row["shares"], part["programs"].index(predicted))))
+    return lines
+
+
+def _diagonal_table(part: dict[str, Any]) -> list[str]:
+    lines = _head("steps of k and q", part["programs"])
+    for row in part["rows"]:
+        p = _read(row["p"])
+        assert p is not None
+        name = _lp(p) + (" (sign)" if p == math.inf else "")
+        lines.append(_row(name, _cells(row["shares"], part["programs"].index(_lp(p / 2)))))
+    return lines
+
+
+def _exponent_table(part: dict[str, Any]) -> list[str]:
+    names = ["steps of K and Q", "r predicted", "it leads", "a neighbour leads", "median r that leads"]
+    lines = _head("(n, T, d)", [*names, "its share, least / median"])
+    for row in part["rows"]:
+        p, leader = _read(row["p"]), _read(row["leader"])
+        assert p is not None and leader is not None
+        steps = f"Schatten {_number(p)}{' (Muon)' if p == math.inf else ''}"
+        counts = [f"{row['leads']} of {row['draws']}", str(row["neighbour"]), _number(leader)]
+        cells = [steps, _number(p / 2), *counts, *_cells([row["share"]])]
+        lines.append(_row(str(tuple(row["size"])), cells))
+    return lines
+
+
+def _pair_table(part: dict[str, Any]) -> list[str]:
+    programs = [_read(r) for r in part["programs"]]
+    names = {1: "nuclear", 2: "Frobenius", math.inf: "spectral"}
+    columns = [names.get(r, f"Schatten {_number(r)}") for r in programs if r is not None]
+    lines = _head("(p_K, p_Q)", ["r", *columns])
+    for row in part["rows"]:
+        one, two = (_read(p) for p in row["p"])
+        assert one is not None and two is not None
+        r = 1 / (1 / one + 1 / two)
+        predicted = int(np.argmin([abs(1 / r - 1 / program) for program in programs if program]))
+        lines.append(
+            _row(f"({_number(one)}, {_number(two)})", [_number(r), *_cells(row["shares"], predicted)])
+        )
+    return lines
+
+
+def _head(first: str, names: list[str]) -> list[str]:
+    return [f"| {first} | {' | '.join(names)} |", f"{'|---' * (1 + len(names))}|"]
+
+
+def _row(name: str, cells: list[str]) -> str:
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _cells(shares: list[list[float]], bold: int | None = None) -> list[str]:
+    """Least / median of each, the one that the law predicts in bold."""
+    texts = [f"{least:.1f} / {median:.1f}" for least, median in shares]
+    return [f"**{text}**" if k == bold else text for k, text in enumerate(texts)]
+
+
+def drawing(part: dict[str, Any], width: float = 6.4, height: float = 3.2) -> Figure:
+    """The curves of `picture`, and the power that was predicted."""
+    figure, ((ax,),) = grid(1, 1, height, width=width)
+    near, kinds = {"textcoords": "offset points"}, {"2.0": ORANGE, "4.0": GREEN, INFINITE: BLUE}
+    for p, color in kinds.items():
+        steps, ratio = np.array(part["curves"][p]).T
+        ax.loglog(steps, ratio, color=color)
+        if p != "2.0":
+            name, down = ("Schatten 4", -8) if p == "4.0" else ("Muon", 2)
+            label(ax, steps[-1], ratio[-1], name, color, xytext=(6, down), **near)
+            continue
+        label(ax, 30, ratio[steps >= 30][0], "gradient descent", color, xytext=(0, 6), **near)
+        predicted = part["predicted"]
+        begins, exponent = predicted["at"], predicted["exponent"]
+        leaves = begins + predicted["steps_to_leave"]
+        rise = (leaves / begins) ** exponent
+        ax.loglog([begins, leaves], [predicted["ratio"], predicted["ratio"] * rise], "--", color=color)
+        power = f"predicted at step {begins:,}: power {exponent:.2f}"
+        text = f"{power},\nit leaves after {leaves:.1g} steps"
+        label(ax, leaves, 1e-11, text, color, xytext=(0, 0), ha="right", **near)
+    describe(ax, "", f"steps of {part['lr']} on K and Q", "second singular value of W\nover the first")
+    plain_powers(ax)
+    return figure
+
+
+RENDERED: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "factors": _factor_table,
+    "diagonals": _diagonal_table,
+    "exponents": _exponent_table,
+    "pairs": _pair_table,
+}
+MEASURED: dict[str, Callable[[], dict[str, Any]]] = {
+    "factors": factors,
+    "diagonals": diagonals,
+    "exponents": exponents,
+    "pairs": pairs,
+    "stops": stops,
+    "picture": picture,
+}
+
+
+def main(names: list[str]) -> None:
+    """Measure what is named and record it; print tables; draw."""
+    for name in names:
+        if name in MEASURED:
+            measured = json.loads(json.dumps(MEASURED[name]()))
+            record = {**recorded(), name: measured}  # read now: another process may have written meanwhile
+            ordered = {known: record[known] for known in MEASURED if known in record}
+            RECORD.write_text(json.dumps(ordered, ensure_ascii=False) + "\n", encoding="utf8")
+            print("\n".join(tables(record).get(name, [])), flush=True)
+        elif name == "drawing":
+            write_svg(drawing(recorded()["picture"]), ROOT / "docs" / "images" / "waiting.svg")
+        else:
+            print("\n\n".join("\n".join(lines) for lines in tables(recorded()).values()))
+
+
+def recorded() -> dict[str, Any]:
+    """The record, empty where there is none."""
+    return json.loads(RECORD.read_text(encoding="utf8")) if RECORD.exists() else {}
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ["factors", "diagonals"]:
-        {"factors": factors, "diagonals": diagonals, "exponents": exponents, "picture": picture}[name]()
+    main(sys.argv[1:] or ["tables"])

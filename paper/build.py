@@ -1,0 +1,272 @@
+"""From the repository's records to generated/: the tables, numbers and figures of main.tex, without training.
+
+    python paper/build.py
+
+`make -C paper` runs it and builds main.pdf. A table is a function from a record to lines of LaTeX; a number
+of the text is a command, such as \\StopDraws.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+PAPER = Path(__file__).parent
+ROOT = PAPER.parent
+sys.path.insert(0, str(ROOT / "lab" / "benchmarks"))
+
+import law_of_halves  # noqa: E402
+from attsvm.plotting.layout import describe, grid  # noqa: E402
+from attsvm.plotting.style import ORANGE  # noqa: E402
+from attsvm_lab.figures.ours import head_ranks  # noqa: E402
+
+GENERATED = PAPER / "generated"
+RECORDS = ROOT / "lab" / "records"
+WHEN = RECORDS / "when_it_matters.json"
+NEAR = 0.1
+"""Predicted exponents within this share of the observed ones are near."""
+SMALL = 1.2
+"""An exponent below it is small: a draw grows little over half of the steps."""
+
+
+def tables() -> dict[str, str]:
+    """File → LaTeX."""
+    record = law_of_halves.recorded()
+    return {
+        "factors": factors(record["factors"]),
+        "pairs": pairs(record["pairs"]),
+        "exponents": exponents(record["exponents"]),
+        "when": when(json.loads(WHEN.read_text(encoding="utf8"))),
+        "nets": nets(),
+        "numbers": numbers(record),
+    }
+
+
+def factors(measured: dict[str, Any]) -> str:
+    """Shares of each program, one line for the steps of K and Q."""
+    lines = []
+    for row in measured["rows"]:
+        p = exponent(row["p"]) if row["p"] is not None else None
+        name = "longest row" if p is None else f"Schatten {shown(p)}{NAMED.get(p, '')}"
+        predicted = "max-norm" if p is None else NORMS.get(p / 2, f"Schatten {p / 2:g}")
+        lines.append([name, *shares(row["shares"], measured["programs"].index(predicted))])
+    heads = [r"$\gamma_2$" if name == "max-norm" else name for name in measured["programs"]]
+    return tabular("@{}l" + "c" * len(heads) + "@{}", [["steps of $K$, $Q$", *heads]], lines)
+
+
+def pairs(measured: dict[str, Any]) -> str:
+    """Shares of each program, one line for a norm of K and another of Q."""
+    programs, lines = [exponent(r) for r in measured["programs"]], []
+    for row in measured["rows"]:
+        p_K, p_Q = (exponent(p) for p in row["p"])
+        lines.append(
+            [
+                f"$({shown(p_K)[1:-1]}, {shown(p_Q)[1:-1]})$",
+                shown(harmonic(p_K, p_Q)),
+                *shares(row["shares"], place(programs, harmonic(p_K, p_Q))),
+            ]
+        )
+    heads = [NORMS.get(r, f"Schatten~{shown(r)}") for r in programs]
+    return tabular("@{}ll" + "c" * len(heads) + "@{}", [["$(p_K, p_Q)$", "$r$", *heads]], lines)
+
+
+def exponents(measured: dict[str, Any]) -> str:
+    """How often the predicted exponent leads, by size and steps."""
+    lines: list[list[str]] = []
+    for row in measured["rows"]:
+        size, p = "$(" + ", ".join(map(str, row["size"])) + ")$", exponent(row["p"])
+        first = not lines or row["size"] != measured["rows"][len(lines) - 1]["size"]
+        counts = [f"{row['leads']} of {row['draws']}", str(row["neighbour"]), shown(exponent(row["leader"]))]
+        steps = f"Schatten {shown(p)}{NAMED.get(p, '')}"
+        lines.append([size if first else "", steps, shown(p / 2), *counts, *shares([row["share"]])])
+    heads = ["size", "steps of $K$, $Q$", "$r$", "it leads", "a neighbour", "median", "share in $r$"]
+    return tabular("@{}llccccc@{}", [heads], lines)
+
+
+def when(record: dict[str, Any]) -> str:
+    """Share of fresh inputs on which the planted winner is picked, without noise."""
+    names, lines = list(record["rows"][0]["trained"]), []
+    for row in sorted(record["rows"], key=lambda row: (row["n"], row["rank"])):
+        if row["noise"]:
+            continue
+        best, cells = max(names, key=lambda name: row["trained"][name][0]), []
+        for name in names:
+            mean, error = row["trained"][name]
+            program = row["program"][name]
+            text = rf"{mean:.1f} $\pm$ {error:.1f}"
+            text = rf"\textbf{{{mean:.1f}}} $\pm$ {error:.1f}" if name == best else text
+            cells.append(text + (f" ({program[0]:.1f})" if program else ""))
+        lines.append([str(row["n"]), str(row["rank"]), *cells])
+    return tabular("@{}ll" + "l" * len(names) + "@{}", [["$n$", "rank", *names]], lines)
+
+
+def nets() -> str:
+    """Ranks of what an optimizer of W_Q and W_K added to a head."""
+    arrays, lines = head_ranks.experiment(), []
+    for rule, name, norm in NETS:
+        cells = []
+        for measure in ("stable rank", "effective rank"):
+            values = head_ranks.seeds(arrays, rule, measure)
+            digits = 2 if measure == "stable rank" and values.mean() < 10 else 1
+            low, high = head_ranks.interval(values)
+            cells.append(f"{values.mean():.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]")
+        lines.append([name, norm, *cells])
+    heads = [r"optimizer of $W_Q$, $W_K$", "norm by the law", "stable rank"]
+    return tabular("@{}llll@{}", [[*heads, r"$(\sum\sigma)^2/\sum\sigma^2$"]], lines)
+
+
+NETS = (
+    ("adam+gd", "gradient descent", "nuclear"),
+    ("adam+schatten4-heads", "Schatten-4 steps, head by head", "Frobenius"),
+    ("adam+muon", "Muon, heads together", "spectral"),
+    ("adam+muon-heads", "Muon, head by head", "spectral"),
+    ("adam+sign", "sign descent", r"within a factor of $\gamma_2$"),
+    ("adam", "Adam", "none"),
+)
+NORMS = {1.0: "nuclear", 2.0: "Frobenius", math.inf: "spectral"}
+NAMED = {2.0: " (GD)", math.inf: " (Muon)"}
+
+
+def numbers(record: dict[str, Any]) -> str:
+    """The commands of the text."""
+    stops, pair, picture = record["stops"], record["pairs"], record["picture"]
+    predicted, observed = np.array(stops["powers"])[:, :2].T
+    quotient, forecast = predicted / observed, picture["predicted"]
+    off = np.abs(quotient - 1) > NEAR
+    programs = [exponent(r) for r in pair["programs"]]
+    places = [place(programs, harmonic(*(exponent(p) for p in row["p"]))) for row in pair["rows"]]
+    leads = [
+        sum(
+            np.argmax([share[k] for share in row["shares"]]) == at
+            for row, at in zip(pair["rows"], places, strict=True)
+        )
+        for k in (0, 1)
+    ]
+    planted = json.loads(WHEN.read_text(encoding="utf8"))
+    steps = [row["steps"] for row in pair["rows"]]
+    commands = {
+        "FactorDraws": record["factors"]["draws"],
+        "PairDraws": pair["draws"],
+        "PairLr": pair["lr"],
+        "PairSteps": f"{min(steps):,}",
+        "PairLongSteps": f"{max(steps):,}",
+        "PairRows": len(pair["rows"]),
+        "PairLeastLeads": leads[0],
+        "PairLeads": leads[1],
+        "GridSize": len(record["exponents"]["grid"]) + 1,
+        "StopDraws": stops["draws"],
+        "StopsAtHalf": stops["at_half"]["stop"],
+        "StopPowers": len(predicted),
+        "StopHalf": f"{stops['steps'] // 2:,}",
+        "StopSteps": f"{stops['steps']:,}",
+        "StopLeast": f"{predicted.min():.2f}",
+        "StopLargest": f"{predicted.max():.2f}",
+        "StopRatio": f"{np.median(quotient):.3f}",
+        "StopNear": int((~off).sum()),
+        "StopOff": int(off.sum()),
+        "StopOffBelow": int((observed[off] < predicted[off]).sum()),
+        "StopSmall": SMALL,
+        "StopOffSmall": int((predicted[off] < SMALL).sum()),
+        "StopAbove": f"{100 * (observed / predicted).max() - 100:.1f}",
+        "PictureAt": f"{forecast['at']:,}",
+        "PictureExponent": f"{forecast['exponent']:.2f}",
+        "PictureLeaves": power_of_ten(forecast["at"] + forecast["steps_to_leave"]),
+        "WhenD": planted["d"],
+        "WhenT": planted["T"],
+        "WhenDraws": planted["draws"],
+        "WhenSteps": f"{planted['steps']:,}",
+    }
+    return "".join(rf"\newcommand{{\{name}}}{{{value}}}" + "\n" for name, value in commands.items())
+
+
+def harmonic(p_K: float, p_Q: float) -> float:
+    """r of 1/r = 1/p_K + 1/p_Q."""
+    return 1 / (1 / p_K + 1 / p_Q)
+
+
+def place(programs: list[float], r: float) -> int:
+    """Where a program stands, up to rounding."""
+    return int(np.argmin([abs(1 / r - 1 / program) for program in programs]))
+
+
+def exponent(p: float | str) -> float:
+    """An exponent of the record."""
+    return math.inf if p == law_of_halves.INFINITE else float(p)
+
+
+def shown(p: float) -> str:
+    """$\\infty$, a short decimal, or a fraction."""
+    short = r"\infty" if p == math.inf else f"{p:g}"
+    return f"${short if p == math.inf or len(short) < 6 else Fraction(p).limit_denominator(12)}$"
+
+
+def power_of_ten(x: float) -> str:
+    digits = math.floor(math.log10(x))
+    return rf"${x / 10**digits:.1f}\cdot10^{{{digits}}}$"
+
+
+def shares(cells: list[list[float]], bold: int | None = None) -> list[str]:
+    """Median (least) of each, the one that the law predicts in bold."""
+    texts = []
+    for k, (least, median) in enumerate(cells):
+        texts.append(
+            rf"\textbf{{{median:.1f}}} ({least:.1f})" if k == bold else f"{median:.1f} ({least:.1f})"
+        )
+    return texts
+
+
+def tabular(columns: str, heads: list[list[str]], lines: list[list[str]]) -> str:
+    """A table with three rules; space before a line with a first cell, where other lines have none."""
+    grouped = any(not line[0] for line in lines)
+    rows = []
+    for k, line in enumerate(lines):
+        if grouped and k and line[0]:
+            rows.append(r"\addlinespace")
+        rows.append(" & ".join(line) + r" \\")
+    above = [" & ".join(head) + r" \\" for head in heads]
+    inner = [*above, r"\midrule", *rows]
+    opening = rf"\setlength{{\tabcolsep}}{{3.4pt}}\begin{{tabular}}{{{columns}}}"
+    return "\n".join([opening, r"\toprule", *inner, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def figures() -> dict[str, Figure]:
+    """File → drawing."""
+    record = law_of_halves.recorded()
+    return {"waiting": law_of_halves.drawing(record["picture"], 3.7, 2.5), "stops": stops(record["stops"])}
+
+
+def stops(measured: dict[str, Any]) -> Figure:
+    """Predicted against observed exponents, and the line where they are equal."""
+    figure, ((ax,),) = grid(1, 1, 2.5, width=2.7)
+    predicted, observed = np.array(measured["powers"])[:, :2].T
+    ends = [0.05, 1.2 * predicted.max()]
+    ax.loglog(ends, ends, color="#999999", lw=0.8)
+    ax.loglog(predicted, observed, "o", color=ORANGE, ms=4, alpha=0.7, mew=0)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(FixedLocator([0.1, 0.3, 1, 3, 9]))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_locator(NullLocator())
+    describe(ax, "", "exponent predicted, 2(σ/s − 1)", "exponent observed")
+    return figure
+
+
+def main() -> None:
+    GENERATED.mkdir(exist_ok=True)
+    for name, text in tables().items():
+        (GENERATED / f"{name}.tex").write_text(text, encoding="utf8")
+    with rc_context({"pdf.fonttype": 42}):
+        for name, figure in figures().items():
+            figure.savefig(GENERATED / f"{name}.pdf", metadata={"CreationDate": None})
+
+
+if __name__ == "__main__":
+    main()
