@@ -138,54 +138,87 @@ NAMED = {2.0: " (GD)", math.inf: " (Muon)"}
 
 def numbers(record: dict[str, Any]) -> str:
     """The commands of the text."""
-    stops, pair, picture = record["stops"], record["pairs"], record["picture"]
-    predicted, observed = np.array(stops["powers"])[:, :2].T
-    quotient, forecast = predicted / observed, picture["predicted"]
-    off = np.abs(quotient - 1) > NEAR
-    programs = [exponent(r) for r in pair["programs"]]
-    places = [place(programs, harmonic(*(exponent(p) for p in row["p"]))) for row in pair["rows"]]
-    leads = [
-        sum(
-            np.argmax([share[k] for share in row["shares"]]) == at
-            for row, at in zip(pair["rows"], places, strict=True)
-        )
-        for k in (0, 1)
-    ]
     planted = json.loads(WHEN.read_text(encoding="utf8"))
-    steps = [row["steps"] for row in pair["rows"]]
     commands = {
         "FactorDraws": record["factors"]["draws"],
-        "PairDraws": pair["draws"],
-        "PairLr": pair["lr"],
-        "PairSteps": f"{min(steps):,}",
-        "PairLongSteps": f"{max(steps):,}",
-        "PairRows": len(pair["rows"]),
-        "PairLeastLeads": leads[0],
-        "PairLeads": leads[1],
+        **pair_numbers(record["pairs"]),
+        **diagonal_numbers(record["diagonals"]),
         "GridSize": len(record["exponents"]["grid"]) + 1,
-        "StopDraws": stops["draws"],
-        "StopsAtHalf": stops["at_half"]["stop"],
-        "StopPowers": len(predicted),
-        "StopHalf": f"{stops['steps'] // 2:,}",
-        "StopSteps": f"{stops['steps']:,}",
-        "StopLeast": f"{predicted.min():.2f}",
-        "StopLargest": f"{predicted.max():.2f}",
-        "StopRatio": f"{np.median(quotient):.3f}",
-        "StopNear": int((~off).sum()),
-        "StopOff": int(off.sum()),
-        "StopOffBelow": int((observed[off] < predicted[off]).sum()),
-        "StopSmall": SMALL,
-        "StopOffSmall": int((predicted[off] < SMALL).sum()),
-        "StopAbove": f"{100 * (observed / predicted).max() - 100:.1f}",
-        "PictureAt": f"{forecast['at']:,}",
-        "PictureExponent": f"{forecast['exponent']:.2f}",
-        "PictureLeaves": power_of_ten(forecast["at"] + forecast["steps_to_leave"]),
+        **stop_numbers(record["stops"]),
+        **picture_numbers(record["picture"]["predicted"]),
         "WhenD": planted["d"],
         "WhenT": planted["T"],
         "WhenDraws": planted["draws"],
         "WhenSteps": f"{planted['steps']:,}",
     }
     return "".join(rf"\newcommand{{\{name}}}{{{value}}}" + "\n" for name, value in commands.items())
+
+
+def pair_numbers(measured: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the pairs, and in how many the predicted program has the largest share."""
+    programs, steps = [exponent(r) for r in measured["programs"]], [row["steps"] for row in measured["rows"]]
+    leads = []
+    for row in measured["rows"]:
+        predicted = place(programs, harmonic(*(exponent(p) for p in row["p"])))
+        leads.append(np.argmax(row["shares"], axis=0) == predicted)
+    least, median = np.sum(leads, axis=0)
+    return {
+        "PairDraws": measured["draws"],
+        "PairLr": measured["lr"],
+        "PairSteps": f"{min(steps):,}",
+        "PairLongSteps": f"{max(steps):,}",
+        "PairRows": len(leads),
+        "PairLeastLeads": least,
+        "PairLeads": median,
+    }
+
+
+def diagonal_numbers(measured: dict[str, Any]) -> dict[str, Any]:
+    """In how many rows the predicted program has the largest median, and the least of these medians."""
+    leads, medians = [], []
+    for row in measured["rows"]:
+        p, of_programs = exponent(row["p"]), [median for _, median in row["shares"]]
+        predicted = measured["programs"].index("l∞" if p == math.inf else f"l{p / 2:g}")
+        leads.append(int(np.argmax(of_programs)) == predicted)
+        medians.append(of_programs[predicted])
+    return {
+        "DiagonalDraws": measured["draws"],
+        "DiagonalRows": len(leads),
+        "DiagonalLeads": sum(leads),
+        "DiagonalMedian": f"{min(medians):.1f}",
+    }
+
+
+def stop_numbers(measured: dict[str, Any]) -> dict[str, Any]:
+    """Runs at stops, and how near their observed exponents are to the predicted ones."""
+    predicted, observed = np.array(measured["powers"])[:, :2].T
+    quotient = predicted / observed
+    off = np.abs(quotient - 1) > NEAR
+    return {
+        "StopDraws": measured["draws"],
+        "StopsAtHalf": measured["at_half"]["stop"],
+        "StopPowers": len(predicted),
+        "StopHalf": f"{measured['steps'] // 2:,}",
+        "StopSteps": f"{measured['steps']:,}",
+        "StopLeast": f"{predicted.min():.2f}",
+        "StopLargest": f"{predicted.max():.2f}",
+        "StopRatio": f"{np.median(quotient):.3f}",
+        "StopNear": (~off).sum(),
+        "StopOff": off.sum(),
+        "StopOffBelow": (observed[off] < predicted[off]).sum(),
+        "StopSmall": SMALL,
+        "StopOffSmall": (predicted[off] < SMALL).sum(),
+        "StopAbove": f"{100 * (observed / predicted).max() - 100:.1f}",
+    }
+
+
+def picture_numbers(forecast: dict[str, Any]) -> dict[str, Any]:
+    """What one run at a stop is predicted to do."""
+    return {
+        "PictureAt": f"{forecast['at']:,}",
+        "PictureExponent": f"{forecast['exponent']:.2f}",
+        "PictureLeaves": power_of_ten(forecast["at"] + forecast["steps_to_leave"]),
+    }
 
 
 def harmonic(p_K: float, p_Q: float) -> float:
