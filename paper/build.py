@@ -60,7 +60,7 @@ def factors(measured: dict[str, Any]) -> str:
         predicted = "max-norm" if p is None else NORMS.get(p / 2, f"Schatten {p / 2:g}")
         lines.append([name, *shares(row["shares"], measured["programs"].index(predicted))])
     heads = [r"$\gamma_2$" if name == "max-norm" else name for name in measured["programs"]]
-    return tabular("@{}l" + "c" * len(heads) + "@{}", [["steps of $K$, $Q$", *heads]], lines)
+    return tabular("@{}l" + "c" * len(heads) + "@{}", [["steps of $K$, $Q$", *heads]], lines, gap=3.4)
 
 
 def pairs(measured: dict[str, Any]) -> str:
@@ -76,7 +76,7 @@ def pairs(measured: dict[str, Any]) -> str:
             ]
         )
     heads = [NORMS.get(r, f"Schatten~{shown(r)}") for r in programs]
-    return tabular("@{}ll" + "c" * len(heads) + "@{}", [["$(p_K, p_Q)$", "$r$", *heads]], lines)
+    return tabular("@{}ll" + "c" * len(heads) + "@{}", [["$(p_K, p_Q)$", "$r$", *heads]], lines, gap=3.4)
 
 
 def exponents(measured: dict[str, Any]) -> str:
@@ -257,7 +257,7 @@ def shares(cells: list[list[float]], bold: int | None = None) -> list[str]:
     return texts
 
 
-def tabular(columns: str, heads: list[list[str]], lines: list[list[str]]) -> str:
+def tabular(columns: str, heads: list[list[str]], lines: list[list[str]], gap: float = 6) -> str:
     """A table with three rules; space before a line with a first cell, where other lines have none."""
     grouped = any(not line[0] for line in lines)
     rows = []
@@ -267,14 +267,17 @@ def tabular(columns: str, heads: list[list[str]], lines: list[list[str]]) -> str
         rows.append(" & ".join(line) + r" \\")
     above = [" & ".join(head) + r" \\" for head in heads]
     inner = [*above, r"\midrule", *rows]
-    opening = rf"\setlength{{\tabcolsep}}{{3.4pt}}\begin{{tabular}}{{{columns}}}"
+    opening = rf"\setlength{{\tabcolsep}}{{{gap}pt}}\begin{{tabular}}{{{columns}}}"
     return "\n".join([opening, r"\toprule", *inner, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def figures() -> dict[str, Figure]:
     """File → drawing."""
     record = law_of_halves.recorded()
-    return {"waiting": law_of_halves.drawing(record["picture"], 3.7, 2.5), "stops": stops(record["stops"])}
+    return {
+        "waiting": law_of_halves.drawing(record["picture"], 3.7, 2.5, explained=False),
+        "stops": stops(record["stops"]),
+    }
 
 
 def stops(measured: dict[str, Any]) -> Figure:

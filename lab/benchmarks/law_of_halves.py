@@ -307,8 +307,8 @@ def _cells(shares: list[list[float]], bold: int | None = None) -> list[str]:
     return [f"**{text}**" if k == bold else text for k, text in enumerate(texts)]
 
 
-def drawing(part: dict[str, Any], width: float = 6.4, height: float = 3.2) -> Figure:
-    """The curves of `picture`, and the power that was predicted."""
+def drawing(part: dict[str, Any], width: float = 6.4, height: float = 3.2, explained: bool = True) -> Figure:
+    """The curves of `picture`, and the power that was predicted; explained: with a sentence on it."""
     figure, ((ax,),) = grid(1, 1, height, width=width)
     near, kinds = {"textcoords": "offset points"}, {"2.0": ORANGE, "4.0": GREEN, INFINITE: BLUE}
     for p, color in kinds.items():
@@ -318,15 +318,17 @@ def drawing(part: dict[str, Any], width: float = 6.4, height: float = 3.2) -> Fi
             name, down = ("Schatten 4", -8) if p == "4.0" else ("Muon", 2)
             label(ax, steps[-1], ratio[-1], name, color, xytext=(6, down), **near)
             continue
-        label(ax, 30, ratio[steps >= 30][0], "gradient descent", color, xytext=(0, 6), **near)
+        first = 30 if explained else 1
+        label(ax, first, ratio[steps >= first][0], "gradient descent", color, xytext=(0, 6), **near)
         predicted = part["predicted"]
         begins, exponent = predicted["at"], predicted["exponent"]
         leaves = begins + predicted["steps_to_leave"]
         rise = (leaves / begins) ** exponent
         ax.loglog([begins, leaves], [predicted["ratio"], predicted["ratio"] * rise], "--", color=color)
-        power = f"predicted at step {begins:,}: power {exponent:.2f}"
-        text = f"{power},\nit leaves after {leaves:.1g} steps"
-        label(ax, leaves, 1e-11, text, color, xytext=(0, 0), ha="right", **near)
+        if explained:
+            power = f"predicted at step {begins:,}: power {exponent:.2f}"
+            text = f"{power},\nit leaves after {leaves:.1g} steps"
+            label(ax, leaves, 1e-11, text, color, xytext=(0, 0), ha="right", **near)
     describe(ax, "", f"steps of {part['lr']} on K and Q", "second singular value of W\nover the first")
     plain_powers(ax)
     return figure
