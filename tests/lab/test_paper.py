@@ -5,7 +5,10 @@ import importlib.util
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import attsvm as att
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "paper"
@@ -118,3 +121,24 @@ def test_every_command_for_a_number_is_used_and_every_used_one_is_made(tables):
     made = set(re.findall(r"\\newcommand\{\\(\w+)\}", tables["numbers"]))
     used = set(re.findall(r"\\((?:Factor|Pair|Diagonal|Grid|Stop|Picture|When)\w*)", MAIN))
     assert made == used
+
+
+@pytest.mark.parametrize(("degrees", "status"), [(60, "stop"), (40, "limit")])
+def test_the_example_of_two_inputs_waits_above_45_degrees_with_the_stated_exponent(degrees, status):
+    φ = np.radians(degrees)
+    differences = np.array([[np.cos(φ), np.sin(φ)], [np.cos(φ), -np.sin(φ)]])
+    keys = np.stack([differences, np.zeros((2, 2))], axis=1)
+    tokens, v = att.Tokens(keys, differences, labels=np.ones(2)), np.array([1.0, 0.0])
+    start = {name: np.diag([0.3, 1e-6]) for name in "KQ"}
+    rule = att.steepest(att.frobenius, 0.003)
+    run = att.train(tokens, att.Linear(v), weight=att.KeyQuery(), optimizer=rule, steps=4_000, init=start)
+    point = att.kkt_point(run, v)
+    assert point.status == status
+    late = run.index >= 2_000
+    first, spare = np.linalg.svd(run.W[late])[1].T
+    ρ = np.sqrt((run.K[late] ** 2).sum((1, 2)) + (run.Q[late] ** 2).sum((1, 2)))
+    observed = np.polyfit(np.log(ρ), np.log(spare / first), 1)[0]
+    assert observed == pytest.approx(2 * (np.tan(φ) ** 2 - 1), abs=0.02)
+    if status == "stop":
+        assert point.exponent == pytest.approx(4, abs=1e-6)
+        assert point.share == pytest.approx(1 / 3, abs=1e-3)  # cot² φ
