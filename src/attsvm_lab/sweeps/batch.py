@@ -30,6 +30,7 @@ from attsvm_lab.sweeps.measure import (
     worst_head,
 )
 from attsvm_lab.sweeps.store import Columns
+from attsvm_lab.sweeps.trainer import OwnTraining
 
 ONE_BATCH = 16
 """A study of at most so many seeds trains them in one batch of this length; other batches are longer."""
@@ -66,6 +67,8 @@ class Batch:
     def program(self, device: str) -> tuple[Any, ...]:
         """A key of its compiled program: batches with equal keys should follow each other in one process."""
         s, runs = self.cell.training, self.stop - self.start
+        if isinstance(s, OwnTraining):
+            return (s.trainer, *s.keywords)
         shape = self.cell.shape[0], *_shared_shape(self.cell, runs, device)
         rule = (s.optimizer, s.norm, bool(s.momentum), bool(s.decay), s.batch, s.train_head)
         weight = (s.weight, s.rank, s.separate, s.depth, s.heads, s.across)
@@ -148,7 +151,7 @@ def _computed(batch: Batch) -> Columns:
     path, v = _trained(cell, batch.seeds)
     solved = max(cell.programs - batch.start, 0) if cell.programs else len(batch.seeds)
     norm = predicted(cell)
-    runs = TrainedRuns(path, v, norm, solved, cell.measures)
+    runs = TrainedRuns(path, v, norm, solved, cell.measures, cell.words)
     heads = [
         TrainedRuns(path.head(h), None if v is None else v[:, h], norm, solved, cell.measures)
         for h in range(path.heads or 0)
@@ -162,6 +165,8 @@ def _computed(batch: Batch) -> Columns:
 
 def predicted(cell: Cell) -> Any:
     """The norm that theory predicts; None where it predicts nothing."""
+    if isinstance(cell.training, OwnTraining):
+        return None
     arguments = cell.training.arguments()
     try:
         return limit_norm(arguments["weight"], arguments["optimizer"], arguments["batch"]).norm
@@ -170,11 +175,21 @@ def predicted(cell: Cell) -> Any:
 
 
 def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
-    from attsvm import Linear, train
+    from attsvm import Head, Linear, train
     from attsvm.training.compilation import few_optimisations
 
     kind = device()
     short = kind == "cpu" and cost(cell, len(seeds), kind) <= FREE[kind]
+    if isinstance(cell.training, OwnTraining):
+        tokens, head = draw(cell.data, cell.folder, seeds)
+        head = (
+            head
+            if isinstance(head, Head)
+            else Linear(np.broadcast_to(head, (len(seeds), np.shape(head)[-1])))
+        )
+        with _PROCESS_SETTINGS, one_thread(), few_optimisations() if short else nullcontext():
+            path = cell.training.trained(tokens, head, seeds, cell.folder)
+        return path, np.asarray(head.v) if isinstance(head, Linear) else None
     shape, heads = _shared_shape(cell, len(seeds), kind), cell.training.heads
     source = model_source(cell.data, cell.folder)
     tokens, head, padded_tokens, padded_head = _data(cell.data, cell.folder, seeds, shape, heads, source)

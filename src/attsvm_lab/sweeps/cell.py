@@ -21,6 +21,7 @@ from attsvm_lab.fingerprint import code_fingerprint
 from attsvm_lab.sweeps.intervals import KINDS
 from attsvm_lab.sweeps.measure import MEASURES, is_user_function
 from attsvm_lab.sweeps.plugins import is_plugin, plugin, source
+from attsvm_lab.sweeps.trainer import OwnTraining, own_training
 
 COLUMNS = (*Settings.__dataclass_fields__, "init", "cell", "seed", "stopped", "runs", *MEASURES, *KINDS)
 """Columns of the table. No size of the data may have such a name: both would be in one column."""
@@ -65,6 +66,8 @@ class Cell:
     def words(self) -> dict[str, Any]:
         """The cell as columns of the table, without the settings that have no effect."""
         settings = self.training
+        if isinstance(settings, OwnTraining):
+            return dict(self.data) | settings.words
         columns = {name: getattr(settings, name) for name in ("weight", "optimizer")}
         columns |= {name: getattr(settings, name) for name in ALWAYS if name in settings.options}
         optional = {name: getattr(settings, name) for name in OPTIONAL if name in settings.options}
@@ -75,6 +78,8 @@ class Cell:
         """Hash of everything that its results depend on, except the seed. one_batch: as for `batches`."""
         sources = [source(name, self.folder) for name in self.measures if is_user_function(name)]
         sources += filter(None, [model_source(self.data, self.folder)])
+        if isinstance(self.training, OwnTraining):
+            sources.append(source(self.training.trainer, self.folder))
         inputs = [self.words, self.measures, one_batch, study_code(), sources]
         inputs += [self.programs] * bool(self.programs)
         return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
@@ -126,6 +131,8 @@ def as_cell(
     sizes = tuple(data.items())
     shape = _shape(sizes, folder, model_source(sizes, folder))
     options = dict(training)
+    if "trainer" in options:
+        return Cell(sizes, own_training(options, data, folder), "", measures, shape, folder, programs)
     requested = options.pop("init", None)
     settings = _settings(options)
     init = _default_init(settings) if requested is None else str(requested)

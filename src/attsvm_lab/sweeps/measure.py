@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class TrainedRuns:
 
     solved: number of runs, the first ones, whose programs are solved in norms other than Frobenius, which
     take longer. measures: the names of all measures of these runs; without any, every record may be needed.
+    words: the settings of the cell, by column.
     """
 
     path: Path
@@ -54,6 +55,7 @@ class TrainedRuns:
     predicted: Norm | None
     solved: int
     measures: tuple[str, ...] = ()
+    words: Mapping[str, Any] = field(default_factory=dict)
     _solutions: dict[Norm, Solution] = field(default_factory=dict)
     _ratios: dict[Norm, Float] = field(default_factory=dict)
 
@@ -249,11 +251,12 @@ def measured(name: str, runs: TrainedRuns, folder: str) -> NDArray[Any]:
         record = _nearest_record(runs.path, share)
         return _of_solved_runs(runs, norm, lambda runs, norm: AT_A_STEP[measure](runs, norm)[:, record])
     function = plugin(name, folder)
-    with_head = len(signature(function).parameters) > 1
-    values = []
+    parameters, values = list(signature(function).parameters.values()), []
+    # A third parameter with a default is the function's own affair.
+    count = 3 if len(parameters) > 2 and parameters[2].default is Parameter.empty else min(2, len(parameters))
     for k in range(runs.path.runs or 0):
-        path = runs.path.run(k)
-        values.append(function(path, None if runs.v is None else runs.v[k]) if with_head else function(path))
+        arguments = runs.path.run(k), None if runs.v is None else runs.v[k], runs.words
+        values.append(function(*arguments[:count]))
     array = np.asarray(values)
     if array.shape != (len(values),) or array.dtype.kind not in "biufU":
         raise BadOption(f"{name} returned {values[0]!r}. Return one number, truth value or word per path.")

@@ -25,6 +25,7 @@ from attsvm_lab.sweeps.cell import Cell, as_cell
 from attsvm_lab.sweeps.intervals import KINDS, bounds, estimate
 from attsvm_lab.sweeps.measure import check, needs_prediction
 from attsvm_lab.sweeps.result import name_of
+from attsvm_lab.sweeps.trainer import OwnTraining
 
 KEYS = ("title", "about", "measure", "along", "programs", "seeds", "data", "train", "show", "scale")
 SHOW = ("x", "lines", "panels", "atlas")
@@ -170,10 +171,11 @@ def _cells(table: Mapping[str, Any], measures: tuple[str, ...], folder: str) -> 
     predictions = [name for name in measures if needs_prediction(name)]
     for settings, cell in {cell.training: cell for cell in cells}.items() if predictions else ():
         if predicted(cell) is None:
-            raise BadOption(
-                f"{predictions[0]}: no limit is known for weight {settings.weight} with optimizer "
-                f"{settings.optimizer}, norm {settings.norm}. Name a norm: {predictions[0]}:frobenius."
-            )
+            training = f"weight {settings.weight} with optimizer {settings.optimizer}, norm {settings.norm}"
+            if isinstance(settings, OwnTraining):
+                training = settings.trainer
+            remedy = f"Name a norm: {predictions[0]}:frobenius."
+            raise BadOption(f"{predictions[0]}: no limit is known for {training}. {remedy}")
     return cells
 
 
