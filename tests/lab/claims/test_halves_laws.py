@@ -260,3 +260,57 @@ def test_the_second_singular_value_of_a_run_beside_a_stop_is_what_its_factors_sa
     run = continued(found, att.frobenius, beside(found, 1e-4), 200)
     sizes = np.linalg.svd(run.final, compute_uv=False)
     assert spare(run)[-1] == pytest.approx(sizes[1] / sizes[0], rel=1e-3)
+
+
+# ---------------------------------------------------------------------- where factors end, in one norm or two
+
+
+def test_both_factors_end_with_one_length_and_one_shape():
+    """Joint steps end at ‖K‖ = ‖Q‖ and (KᵀK)^(p/2) = (QᵀQ)^(p/2), though Q begins ten times as long."""
+    tokens, v = att.datasets.sphere(4, 4, 8, seed=400)
+    rng = np.random.default_rng(400)
+    start = {name: size * rng.standard_normal((8, 8)) for name, size in (("K", 0.01), ("Q", 0.1))}
+    off = []
+    for p in (3.0, 6.0):
+        run = att.train(
+            tokens,
+            att.Linear(v),
+            weight=att.KeyQuery(),
+            optimizer=att.steepest(att.Schatten(p), 0.01),
+            steps=3_000,
+            record=[0, 3_000],
+            init=start,
+        )
+        lengths = [[att.Schatten(p).value(X) for X in factor] for factor in (run.K, run.Q)]
+        off.append(np.abs(np.log(np.divide(*lengths))))
+        shapes = []
+        for factor, sizes in zip((run.K, run.Q), lengths, strict=True):
+            _, values, rows = np.linalg.svd(factor[-1] / sizes[-1])
+            shapes.append((rows.T * values**p) @ rows)
+            assert np.trace(shapes[-1]) == pytest.approx(1)
+        assert np.linalg.norm(shapes[0] - shapes[1]) < 0.2 * np.linalg.norm(shapes[0])
+        _, values, rows = np.linalg.svd(run.K[-1] / lengths[0][-1])
+        other = (rows.T * values ** (p / 2)) @ rows  # another power is no shape of Q's
+        assert np.linalg.norm(other - shapes[1]) > 0.3 * np.linalg.norm(shapes[1])
+    assert max(both[-1] for both in off) < 0.1 < 1 < min(both[0] for both in off)
+
+
+@pytest.mark.parametrize(("p_K", "p_Q", "r"), [(np.inf, 2.0, 2.0), (2.0, 4.0, 4 / 3), (8 / 3, 8.0, 2.0)])
+def test_of_all_norms_the_harmonic_one_has_the_largest_share(p_K, p_Q, r):
+    arithmetic = (p_K + p_Q) / 4  # half of the mean
+    grid = (1.0, 4 / 3, 2.0, 4.0, np.inf, arithmetic)
+    tokens, v = att.datasets.sphere(4, 4, 8, seed=range(420, 424))
+    path = att.train(
+        tokens,
+        att.Linear(v),
+        weight=att.KeyQuery(),
+        optimizer=att.steepest((att.Schatten(p_K), att.Schatten(p_Q)), 0.01),
+        steps=4_000,
+        record=[4_000],
+    )
+    shares = [
+        att.margin_ratio(path, att.max_margin(path.tokens, path.selected, att.Schatten(q)))[:, -1]
+        for q in grid
+    ]
+    leaders = {grid[k] for k in np.argmax(shares, axis=0)}  # each draw by its own selection
+    assert leaders == {r}  # and not the arithmetic one
