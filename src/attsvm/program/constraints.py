@@ -64,16 +64,19 @@ class Constraints:
 
     @classmethod
     def of(
-        cls, tokens: Tokens, selected: ArrayLike, required: ArrayLike = 1.0, slack: Float | None = None
+        cls, tokens: Tokens, selected: ArrayLike, required: Float | float = 1.0, slack: Float | None = None
     ) -> Constraints:
-        """The constraints that put the selected tokens above the others; slack (…, n): see `as_slack`."""
+        """The constraints that put the selected tokens above the others.
+
+        required, slack (…, n): checked by `as_required` and `as_slack`.
+        """
         selection = as_selected(tokens, selected)
         keys, queries, exponent, reach = tokens.in_units
         anchor = selection.argmax(-1)
         active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
         # No row requires the margin of an example without a losing token: it sets no unit of other rows.
         competing = (tokens.mask & ~selection).any(-1)
-        margins = np.where(competing, as_required(tokens, required), 0.0)
+        margins = np.where(competing, required, 0.0)
         scaled, unit = near_one(margins, exponent)
         hard = np.full(margins.shape, np.inf)
         units = Units(margins, hard if slack is None else slack, exponent, unit, np.zeros_like(unit))

@@ -51,8 +51,8 @@ def max_margin(
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
     """
     norm, tokens = as_norm(norm), matching_runs(tokens, selected)
-    price = as_slack(tokens, slack)
-    program = Constraints.of(tokens, selected, required, price)
+    margins, price = as_required(tokens, required), as_slack(tokens, slack)
+    program = Constraints.of(tokens, selected, margins, price)
     answer = solve(program, norm)
     if program.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
@@ -66,7 +66,7 @@ def max_margin(
         norm,
         W,
         program.pack(multipliers),
-        as_required(tokens, required),
+        margins,
         separable,
         price,
     )

@@ -5,6 +5,7 @@ Programs and answers are in the units of the scaled rows; `Units.restored` chang
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -165,14 +166,17 @@ def _certain(program: Constraints, norm: Norm, answer: Answer) -> Bool:
     Rounding moves the margins of W by ε |A| |W| at most, relative to the bounds, and Σ λ_j A_j by as much, in
     the Frobenius norm; in another norm by the product of its stretch and its dual's times that.
     """
-    shape, norms = (program.d, program.e), (capabilities_of(norm), capabilities_of(norm.dual))
+    shape, traits = (program.d, program.e), capabilities_of(norm)
+    norms = (
+        () if traits.euclidean else (traits, capabilities_of(norm.dual))
+    )  # a Euclidean one stretches nothing
     if program.relaxed or not all(np.isfinite(traits.rounding(*shape)) for traits in norms):
         return np.zeros(program.required.shape[:-1], bool)
     single, unknowns, W = program.runs is None, program.d * program.e, answer.W
     square = float(np.vdot(W, W)) if single else np.einsum("rde,rde->r", W, W)
     longest = (program.reach / np.where(program.required > 0, program.required, np.inf)).max(-1)
     terms = np.count_nonzero(answer.multipliers) if single else program.active[0].size
-    distortion = norms[0].stretch(*shape) * norms[1].stretch(*shape)
+    distortion = math.prod(traits.stretch(*shape) for traits in norms)
     spread = (unknowns + terms) * distortion * EPSILON * longest * square**0.5
     small = answer.gap <= _tolerated(program, norm) - ROUNDING
     return np.asarray(answer.separable & (spread <= ROUNDING) & small)

@@ -183,7 +183,7 @@ def _enter(s: DualState, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
     k, a, p, tied = s.p.size, s.rows[j], s.p, s.equality[j]
     v, r, outside = s.work[0, :k], s.work[1, :k], s.work[2, :k]
-    square = split(s.Q, a, s.sizes[ACTIVE], v, r, outside, DEPENDENT * DEPENDENT)
+    square = split(s.Q, a, s.sizes[ACTIVE], v, outside, DEPENDENT * DEPENDENT)
     entered = 0.0
     while True:
         q = s.sizes[ACTIVE]
@@ -217,7 +217,7 @@ def _enter(s: DualState, j: int) -> int:
         square = dot(outside, outside)
         # The rounding of one projection is large beside a short remainder: project again.
         if CLEAR < square < REORTHOGONALISE:
-            square = split(s.Q, a, q - 1, v, r, outside, DEPENDENT * DEPENDENT)
+            square = split(s.Q, a, q - 1, v, outside, DEPENDENT * DEPENDENT)
     extend(s.Q, s.R, v, q, outside, np.sqrt(square))
     s.active[q], s.weight[q], s.inside[j] = j, entered, True
     s.sizes[ACTIVE] = q + 1
@@ -412,21 +412,42 @@ def rotate(a: Float, b: Float, c: float, t: float) -> None:
 
 
 @inner
-def split(Q: Float, a: Float, q: int, v: Float, coefficients: Float, outside: Float, floor: float) -> float:
+def subtract_projections(Q: Float, q: int, v: Float, outside: Float) -> None:
+    """outside −= Σ c_i Q_i, v_i += c_i over i < q; four rows at a time, which are read while in the cache."""
+    i, k = 0, outside.size
+    while i + 4 <= q:
+        a, b, c, d = 0.0, 0.0, 0.0, 0.0
+        for l in range(k):
+            x = outside[l]
+            a += Q[i, l] * x
+            b += Q[i + 1, l] * x
+            c += Q[i + 2, l] * x
+            d += Q[i + 3, l] * x
+        v[i] += a
+        v[i + 1] += b
+        v[i + 2] += c
+        v[i + 3] += d
+        for l in range(k):
+            outside[l] -= (a * Q[i, l] + b * Q[i + 1, l]) + (c * Q[i + 2, l] + d * Q[i + 3, l])
+        i += 4
+    for j in range(i, q):
+        a = dot(Q[j], outside)
+        v[j] += a
+        add(outside, -a, Q[j])
+
+
+@inner
+def split(Q: Float, a: Float, q: int, v: Float, outside: Float, floor: float) -> float:
     """a = Σ_{i < q} v_i Q_i + outside, and |outside|²: Gram–Schmidt, repeated while |outside| shrinks much.
 
-    floor: |outside|² that counts as zero; coefficients: scratch.
+    floor: |outside|² that counts as zero.
     """
     for i in range(len(a)):  # as a whole it would compile for seconds
         outside[i] = a[i]
     v[:q] = 0.0
     square = dot(a, a)
     while True:
-        for i in range(q):
-            coefficients[i] = dot(Q[i], outside)
-        for i in range(q):
-            v[i] += coefficients[i]
-            add(outside, -coefficients[i], Q[i])
+        subtract_projections(Q, q, v, outside)
         remainder = dot(outside, outside)
         if remainder > REORTHOGONALISE * square or remainder <= floor:
             return remainder
