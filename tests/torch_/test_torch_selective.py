@@ -94,3 +94,32 @@ def test_positions_count_from_one(problem, positions):
 def test_a_prompt_has_no_token_part():
     with pytest.raises(ValueError, match="query_width"):
         SelectiveAttention(5, token_part=True)
+
+
+def test_a_value_temperature_scales_each_value_by_what_its_token_says(problem):
+    _, tokens, queries, mask = problem
+    module = SelectiveAttention(5, heads=2, query_width=3, value_part=True).double()
+    plain = SelectiveAttention(5, heads=2, query_width=3).double()
+    plain.load_state_dict({name: w for name, w in module.state_dict().items() if name != "value"})
+    assert torch.equal(module(tokens, queries, mask), plain(tokens, queries, mask))  # c = 0: factors of one
+    with torch.no_grad():
+        module.value.normal_()
+    weights, padded = module.attention(tokens, queries, mask), torch.where(mask[..., None], tokens, torch.nan)
+    expected = torch.zeros(4, 2, 5).double()
+    for n, h, t in zip(*torch.nonzero(weights, as_tuple=True), strict=True):
+        factor = 1 + math.tanh(float(tokens[n, t] @ module.value[h]))
+        expected[n, h] += weights[n, h, t] * factor * tokens[n, t]
+    found = module(padded, queries, mask)
+    assert torch.allclose(found, expected.flatten(1), atol=TOLERANCE, rtol=0)
+    assert not torch.allclose(found, plain(tokens, queries, mask), atol=1e-3, rtol=0)
+
+
+def test_only_a_value_temperature_silences_a_text_of_noise():
+    torch.manual_seed(0)
+    noise = torch.randn(1, 6, 3).double()
+    noise[..., 0] = 5.0  # what tells noise from other tokens
+    module = SelectiveAttention(3, value_part=True).double()
+    floor = module(noise).norm().detach()
+    with torch.no_grad():
+        module.value[:, 0] = -2.0
+    assert module(noise).norm() < 1e-7 * floor and floor > 1

@@ -138,6 +138,8 @@ class SelectiveAttention(AttentionPooling):
     i is the query's position, counted from 1: `positions` (n,), by default the number of tokens that count,
     which is the position of a causal query. Each head has its own β, and with token_part=True its own a
     (needs query_width). To separate tokens sharply W must grow; τ can replace a part of that growth.
+    value_part=True scales values by 1 + tanh(c · x_t), with a c of each head: softmax must put its weight
+    somewhere, and where all tokens are noise only a temperature of values can silence them.
     Reference: Zhang et al. 2024, "Selective Attention: Enhancing Transformer through Principled Context
     Control", as we recall its form.
     """
@@ -150,6 +152,7 @@ class SelectiveAttention(AttentionPooling):
         query_width: int | None = None,
         token_part: bool = False,
         scale_free: bool = False,
+        value_part: bool = False,
     ) -> None:
         super().__init__(d, heads, query_width=query_width, scale_free=scale_free)
         if token_part and query_width is None:
@@ -157,6 +160,7 @@ class SelectiveAttention(AttentionPooling):
         # exp(−exp 1) = 0.07: near plain attention, and with a gradient.
         self.beta = nn.Parameter(torch.ones(heads))
         self.token = nn.Parameter(torch.zeros(heads, query_width)) if token_part and query_width else None
+        self.value = nn.Parameter(torch.zeros(heads, d)) if value_part else None
 
     def forward(
         self,
@@ -167,7 +171,12 @@ class SelectiveAttention(AttentionPooling):
         positions: Tensor | None = None,
     ) -> Tensor:
         logits = self.logits(_without_padding(tokens, mask), queries, mask, positions)
-        return self._pooled(logits, tokens if values is None else values, mask)
+        values = tokens if values is None else values
+        if self.value is None:
+            return self._pooled(logits, values, mask)
+        head_mask = None if mask is None else mask[:, None]
+        scaled = self.value_temperature(_without_padding(tokens, mask))[..., None] * values[:, None]
+        return pool(logits, scaled, head_mask, scale_free=self.scale_free).flatten(-2)
 
     def logits(
         self,
@@ -191,6 +200,12 @@ class SelectiveAttention(AttentionPooling):
         token = None if self.token is None else torch.einsum("ne,he->nh", queries, self.token)
         return temperature(self.beta, positions.to(self.beta)[:, None], token)
 
+    def value_temperature(self, tokens: Tensor) -> Tensor:
+        """The factor of every token's value in every head, (n, heads, T): 1 + tanh(c · x_t), or 1."""
+        if self.value is None:
+            return tokens.new_ones(len(tokens), self.heads, tokens.shape[1])
+        return 1 + torch.tanh(torch.einsum("ntd,hd->nht", tokens, self.value))
+
     def attention(
         self,
         tokens: Tensor,
@@ -203,7 +218,8 @@ class SelectiveAttention(AttentionPooling):
         return attention(logits, None if mask is None else mask[:, None])
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, token_part={self.token is not None}"
+        parts = f"token_part={self.token is not None}, value_part={self.value is not None}"
+        return f"{super().extra_repr()}, {parts}"
 
 
 # ---------------------------------------------------------------------- details

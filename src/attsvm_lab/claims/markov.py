@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import rel_entr
 
 import attsvm as att
 from attsvm_lab.claims.claim import claim
 
 REFERENCE = "Ildiz et al. 2024, From Self-Attention to Markov Models"
+SIZES = ((6, 2_400, 16), (12, 9_600, 3))
+"""Tokens K, pairs n and draws of the excess risk."""
+OWN_TEXT = (6, 600, 4)
+"""The same of a text that feeds on itself."""
+POOL, PROMPT = 400, 6
+"""Different prompts, and their tokens."""
+SPREAD = 0.5
+"""Of the logits: where odds are large the number of pairs must be, too, before its leading term is all."""
 
 
 @claim(
@@ -77,3 +86,67 @@ def likelihood_recovers_the_chain(seed: int, halves: bool = False) -> att.Verdic
         att.at_least("error at a sixteenth of the prompts, relative", errors[0] / errors[1], 2.5),
         att.reported("share of connected queries", att.next_token.CoOccurrence.of(corpus).connected.mean()),
     )
+
+
+# ---------------------------------------------------------------------- sample complexity
+
+
+@claim(
+    f"{REFERENCE}, sample complexity",
+    "paper summary",
+    removed="independent pairs: one text that feeds on itself",
+    twin=lambda seed: _excess_risk(seed, (OWN_TEXT,), _own_text),
+    chosen_on=range(40),
+)
+def the_excess_risk_of_the_chain_is_of_order_k_squared_over_n(seed: int) -> att.Verdict:
+    """From n independent pairs of prompt and next token over K tokens, maximum likelihood has an excess
+    risk of order K²/n, if prompts connect all tokens.
+
+    Derived constant: K (K − 1)/(2n), half the number of odds over n, once n is large. Prompts of six tokens
+    from a pool of 400, the risk over that pool. Wanted: excess risk over that number between 0.75 and 1.3 for
+    (K, n) = (6, 2400), sixteen draws, and (12, 9600), three. The twin learns from one text of 600 tokens that
+    feeds on itself, in which weak tokens fade.
+    """
+    return _excess_risk(seed, SIZES, _independent_pairs)
+
+
+def _excess_risk(seed: int, sizes: Any, drawn: Any) -> att.Verdict:
+    evidence = []
+    for K, n, draws in sizes:
+        excess = np.mean([_excess(K, n, drawn, (seed, K, n, k)) for k in range(draws)])
+        name = f"excess risk · 2n/(K(K − 1)), K = {K}, n = {n}"
+        share = float(excess * 2 * n / (K * (K - 1)))
+        evidence += [att.at_least(name, share, 0.75), att.at_most(f"{name}, from above", share, 1.3)]
+    return att.judge("the excess risk is K(K − 1)/(2n)", *evidence)
+
+
+def _excess(K: int, n: int, drawn: Any, key: tuple[int, ...]) -> float:
+    """KL of what maximum likelihood says after the prompts of the pool, against the chain; one draw."""
+    rng = np.random.default_rng(key)
+    chain = att.next_token.ContextChain(SPREAD * rng.standard_normal((K, K)))
+    pool, queries = rng.integers(K, size=(POOL, PROMPT)), rng.integers(K, size=POOL)
+    logits = att.next_token.recover(drawn(rng, chain, pool, queries, n)).logits
+    learnt = att.next_token.ContextChain(np.nan_to_num(logits))  # never compared: even odds
+    p, q = (each.probabilities(pool, queries) for each in (chain, learnt))
+    return float(rel_entr(p, q).sum(-1).mean())
+
+
+def _independent_pairs(
+    rng: np.random.Generator, chain: att.next_token.ContextChain, pool: Any, queries: Any, n: int
+) -> att.next_token.Corpus:
+    chosen = rng.integers(POOL, size=n)
+    return chain.logs(pool[chosen], int(rng.integers(2**31)), queries=queries[chosen])
+
+
+def _own_text(
+    rng: np.random.Generator, chain: att.next_token.ContextChain, pool: Any, queries: Any, n: int
+) -> att.next_token.Corpus:
+    """The n prompts of one text that starts with every token once and draws each next one from itself."""
+    text, counts = list(range(chain.V)), np.ones(chain.V)
+    for _ in range(n):
+        weights = counts * chain.base[text[-1]]
+        text.append(int(rng.choice(chain.V, p=weights / weights.sum())))
+        counts[text[-1]] += 1
+    ids = np.array(text)
+    prompts = np.where(np.arange(n + chain.V - 1) < chain.V + np.arange(n)[:, None], ids[:-1], -1)
+    return att.next_token.Corpus(prompts, ids[chain.V :], tuple(map(str, range(chain.V))))

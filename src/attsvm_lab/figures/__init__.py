@@ -41,6 +41,7 @@ FILES = {
     "mirror_descent": "own_program trajectories rates joint sentiment vision",
     "next_token": "two_stages extended_order soft_composition collapse",
     "fast_rates": "three_methods",
+    "gradient_flow": "three_regimes",
     "even_pairs": "two_phases",
     "benign_overfitting": "hand_built level phases regimes two_steps",
     "match_and_copy": "past_the_last_digit",

@@ -38,6 +38,11 @@ FAST_RATES = _paper(
     "Implicit Bias and Fast Convergence Rates for Self-attention",
     "Vasudeva, Deora, Thrampoulidis; 2024, arXiv 2402.05738",
 )
+GRADIENT_FLOW = _paper(
+    "gradient_flow",
+    "Implicit Regularization of Gradient Flow on One-Layer Softmax Attention",
+    "Sheen, Chen, Wang, Zhou; 2024, arXiv 2403.08699",
+)
 EVEN_PAIRS = _paper(
     "even_pairs",
     "How Transformers Learn Regular Language Recognition",

@@ -3,6 +3,6 @@
 from tests.lab.claims.agreement import check, each_claim
 
 
-@each_claim("mirror_descent", "fast_rates")
+@each_claim("mirror_descent", "fast_rates", "joint_rates")
 def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
     check(claim)

@@ -1,0 +1,1 @@
+"""Figures of: Implicit Regularization of Gradient Flow on One-Layer Softmax Attention."""
