@@ -111,7 +111,9 @@ def test_a_query_that_sees_tokens_with_gaps_is_refused():
 
 def test_the_spectrum_of_a_head_is_that_of_the_whole_matrix_without_its_bias():
     rng = np.random.default_rng(0)
-    projections = Projections(rng.standard_normal((4, 3, 8)), rng.standard_normal((2, 3, 8)))  # d = 7, grouped keys
+    projections = Projections(
+        rng.standard_normal((4, 3, 8)), rng.standard_normal((2, 3, 8))
+    )  # d = 7, grouped keys
     for head, group in ((1, 0), (2, 1)):
         W = 0.5 * projections.key[group, :, :-1].T @ projections.query[head, :, :-1]
         values, sigma = np.linalg.eigvals(W), np.linalg.svd(W, compute_uv=False)
@@ -119,6 +121,8 @@ def test_the_spectrum_of_a_head_is_that_of_the_whole_matrix_without_its_bias():
         found = projections.spectrum(head, 0.5)
         assert np.allclose(found, (*textbook, (sigma**2).sum() / sigma[0] ** 2), rtol=1e-10)
         with_bias = np.linalg.eigvals(projections.weight(head, 0.5))
-        nonzero = values[np.argsort(-np.abs(values))[:3]]  # of rank three: the mean is over d, not over d_head
+        nonzero = values[
+            np.argsort(-np.abs(values))[:3]
+        ]  # of rank three: the mean is over d, not over d_head
         for wrong in (with_bias.mean().real, nonzero.mean().real):
             assert not np.isclose(found.mean, wrong, rtol=1e-3)

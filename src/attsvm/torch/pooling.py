@@ -218,8 +218,8 @@ class SelectiveAttention(AttentionPooling):
         return attention(logits, None if mask is None else mask[:, None])
 
     def extra_repr(self) -> str:
-        parts = f"token_part={self.token is not None}, value_part={self.value is not None}"
-        return f"{super().extra_repr()}, {parts}"
+        temperatures = f"token_part={self.token is not None}, value_part={self.value is not None}"
+        return f"{super().extra_repr()}, {temperatures}"
 
 
 # ---------------------------------------------------------------------- details
