@@ -50,7 +50,7 @@ NGD = att.steepest(att.frobenius, 0.1)
     ),
     sizes=scales(seeds=(2, 10, 20), steps=(5_000, 30_000, 100_000)),
     long_runs=True,
-    seconds=40,
+    seconds=11,
 )
 def experiment(seeds: int, steps: int) -> Arrays:
     """Margin shares, cosines and off-diagonal shares (seeds, k), steps (k,), and drifts (seeds, rates)."""
