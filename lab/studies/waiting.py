@@ -43,6 +43,9 @@ RECORDS = 240
 LATEST = 60.0
 """Equations are solved up to so much growth of log ‖(K, Q)‖, with decay of what it would be without."""
 
+LARGEST_LOG = 100.0
+"""No mode grows by more than e^100: the squares of its size must stay finite."""
+
 FINE = 0.01
 """Their time step."""
 
@@ -303,7 +306,7 @@ class Stop:
             ex, ey = slopes(x + FINE * dx, y + FINE * dy)
             x, y = x + FINE / 2 * (dx + ex), y + FINE / 2 * (dy + ey)
             before, size, τ = size, float(np.linalg.norm(x) * np.linalg.norm(y)), τ + FINE
-            if τ > 1 and size < before and α * b > 1:
+            if τ > 1 and size < before and α * b > 1 + 1e-9:  # rounding of 1 for r = 1
                 return math.inf  # r below 1: it decays for ever
         return τ - FINE * (1 - _share_below(before, size)) if size >= LEFT else math.inf
 
@@ -314,7 +317,8 @@ class Stop:
         grows, falls = (of_K + of_Q) / 2, (of_K - of_Q) / 2
         grows = np.sign(grows + (grows == 0)) * np.sqrt(grows**2 + floor)
         τ = np.arange(0, LATEST, FINE)[:, None]
-        up, down = grows * np.exp((sizes - 1) * τ), falls * np.exp(-(sizes + 1) * τ)
+        up = grows * np.exp(np.minimum((sizes - 1) * τ, LARGEST_LOG))
+        down = falls * np.exp(-(sizes + 1) * τ)
         ratio = np.linalg.norm(up + down, axis=1) * np.linalg.norm(up - down, axis=1)
         return _crossing(τ[:, 0], ratio)
 
