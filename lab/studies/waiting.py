@@ -25,7 +25,7 @@ import optax
 from resampling import bootstrap
 
 import attsvm as att
-from attsvm.comparison.kkt import _gaps
+from attsvm.comparison.kkt import ALIGNED, _gaps
 
 FIRST = 8_000
 """Seed of the first draw. Settings and predictions were made on the draws 0 to 15."""
@@ -232,6 +232,7 @@ def predicted(path: att.Path, v: Any, words: Mapping[str, Any]) -> float:
         return math.nan
     if stop.held(words):
         return math.nan
+    stop.M = stop.M * stop.memory(words)
     growth = stop.time_to_leave(exponents(str(words.get("p", "2, 2"))), stop.floor(words))
     momentum = float(words.get("momentum", 0.0))
     # Gradients fall by e^(−2γρ lr) a step, and an average forgets older ones only while this is above β.
@@ -275,9 +276,11 @@ class Stop:
         point = att.kkt_point(stop, v)
         batch = int(words.get("batch", 0))
         in_batches = 0 < batch < path.tokens.n
-        if point.rank != 1 or (point.status != "stop" and not in_batches):
-            return None
         M, along = _mean_direction(stop, v, batch if in_batches else path.tokens.n)
+        # In batches a run stands where the mean step leads outwards; kkt_point reads whole gradients only.
+        stands = _alignment(M, stop) >= ALIGNED if in_batches else point.status == "stop"
+        if point.rank != 1 or not stands:
+            return None
         powers = exponents(str(words.get("p", "2, 2")))
         joint = 2.0 ** (-1 / powers[0]) if powers[0] == powers[1] else 1.0
         first = int((~early).argmax())
@@ -331,6 +334,17 @@ class Stop:
         rate = 2 * (self.pull - 1) + (0 if decay else 1)
         return entry**2 / 2 / (self.length * self.step * lr * max(rate, 1e-9))
 
+    def memory(self, words: Mapping[str, Any]) -> float:
+        """What an average with momentum β has of the growing mode, whose older gradients were smaller:
+        (1 − β)/(1 − β e^(−r)) for a growth of r a step. Without decay r falls like one over the steps.
+        """
+        β, rate = float(words.get("momentum", 0.0)), float(words["lr"]) * float(words.get("decay", 0.0))
+        share = 1.0
+        for _ in range(50):
+            growth = rate * max(self.pull * share - 1, 0.0)
+            share = (1 - β) / (1 - β / (1 + growth))
+        return share
+
     def held(self, words: Mapping[str, Any]) -> bool:
         """Whether every step of the spare column is rounded away: it is below half a place of the numbers.
 
@@ -382,22 +396,33 @@ def _mean_direction(stop: att.Path, v: Any, batch: int) -> tuple[Any, float]:
     tokens, first = stop.tokens, stop.selected.argmax(-1)
     log_attention, coefficient, output = _gaps(stop, v)
     late = np.nonzero(2 * stop.index >= stop.index[-1])[0][-len(output) :]
-    log_weight = -np.logaddexp(0, output)[..., None] + log_attention + np.log(np.maximum(coefficient, 1e-300))
+    size = np.log(np.maximum(np.abs(coefficient), 1e-300))
+    log_weight = -np.logaddexp(0, output)[..., None] + log_attention + size
     winners = tokens.keys[np.arange(tokens.n), first]
     apart = winners[:, None] - tokens.keys
     assert stop.K is not None and stop.Q is not None
     mean, along, count = np.zeros(stop.final.shape), 0.0, 0
-    for record, logs in zip(late, log_weight, strict=True):
+    for record, logs, signs in zip(late, log_weight, np.sign(coefficient), strict=True):
         K, Q = stop.K[record], stop.Q[record]
         ρ = math.sqrt(float((K**2).sum() + (Q**2).sum()))
         for members in map(list, combinations(range(tokens.n), batch)):
-            weight = np.exp(logs[members] - logs[members].max())
+            weight = signs[members] * np.exp(logs[members] - logs[members].max())
             M = np.einsum("nt,ntd,ne->de", weight, apart[members], tokens.queries[members])
             size = math.sqrt(float(((M @ Q) ** 2).sum() + ((M.T @ K) ** 2).sum()))
             mean += M / size
             along += 2 * float((M * (K @ Q.T)).sum()) / (size * ρ)
             count += 1
     return mean / count, along / count
+
+
+def _alignment(M: Any, stop: att.Path) -> float:
+    """⟨M, W⟩ over what it is at most for factors of these lengths; 1 where the step leads outwards."""
+    assert stop.K is not None and stop.Q is not None
+    K, Q = stop.K[-1], stop.Q[-1]
+    lengths = math.hypot(np.linalg.norm(K), np.linalg.norm(Q)) * math.hypot(
+        np.linalg.norm(M @ Q), np.linalg.norm(M.T @ K)
+    )
+    return 2 * float((M * stop.final).sum()) / lengths
 
 
 def _least_margin(stop: att.Path) -> float:
