@@ -93,10 +93,10 @@ def follow(program: Problem, y: Float, goal: float, first: float = FIRST) -> Poi
 
     y: an interior point; first: a μ so large that gains do not matter. None where values grow beyond it.
     """
-    coarse, mu = _descend(program.rounded(), y, first, max(goal, COARSE), first)
+    coarse, mu = descend(program.rounded(), y, first, max(goal, COARSE), first)
     if program.value(Doubled(coarse)) > first:
         return None
-    fine, mu = _descend(program, Doubled(coarse), mu, goal, first)
+    fine, mu = descend(program, Doubled(coarse), mu, goal, first)
     fine, W = _polished(program, fine, mu)
     return Point(fine, W, program.value(fine), program.parameter * mu)
 
@@ -121,7 +121,7 @@ def _polished(program: Problem, y: Doubled, mu: float) -> tuple[Doubled, Doubled
     return y, W
 
 
-def _descend(program: Problem, y: Numbers, mu: float, goal: float, most: float) -> tuple[Numbers, float]:
+def descend(program: Problem, y: Numbers, mu: float, goal: float, most: float) -> tuple[Numbers, float]:
     """Follow the path until the goal is reached or the numbers run out of digits: y(μ) and μ."""
     point, shrink, remaining = (y, mu), SHRINK, ALL
     while remaining > 0:
