@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import attsvm as att
@@ -15,6 +17,7 @@ from attsvm_lab.claims.transformers_setup import (
     four_problems,
     normalised_run,
     one_step,
+    self_attending,
     two_scores,
 )
 
@@ -36,12 +39,31 @@ def descent_from_a_separating_first_gradient_is_global(seed: int, separates: boo
     steps. The cone keeps every margin above half of that of W(1), relative to the norm. Wanted: all records
     inside, the best tokens, margin ratio ≥ 1 − SMOOTHING.
     """
+    return _after_first_gradient(seed, separates)
 
+
+@claim(
+    f"{PAPER}, global convergence from a good first gradient, self-attention",
+    "recalled-M",
+    removed="the first gradient separates",
+    twin={"separates": False},
+)
+def in_self_attention_descent_from_a_separating_first_gradient_is_global(
+    seed: int, separates: bool = True
+) -> att.Verdict:
+    """The same in self-attention: the query of an example is its first token, z_i = x_i1.
+
+    As above.
+    """
+    return _after_first_gradient(seed, separates, own_queries=True)
+
+
+def _after_first_gradient(seed: int, separates: bool, own_queries: bool = False) -> att.Verdict:
     def as_wanted(tokens: att.Tokens, v: Float, solution: att.Solution) -> Bool:
         first = one_step(tokens, v, np.zeros((tokens.runs or 1, 1, 8, 8))).final
         return np.asarray(att.in_margin_cone(first, solution, 0.0)) == separates
 
-    tokens, v, solution = four_problems(seed, as_wanted, size=(3, 4, 8))
+    tokens, v, solution = four_problems(seed, as_wanted, size=(3, 4, 8), own_queries=own_queries)
     first = one_step(tokens, v, np.zeros((4, 1, 8, 8))).final
     start = 20 * first * np.asarray(att.frobenius.value(solution.W))[:, None, None]
     path = normalised_run(tokens, v, start)
@@ -71,6 +93,25 @@ def descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> at
     about 30, 10,000 normalised steps. Wanted: the best token and margin ratio ≥ 1 − SMOOTHING in every run.
     """
     return _global(seed, *two_scores(1, 8, 3, draws(seed, 128)), size=10.0)
+
+
+@claim(
+    f"{PAPER}, global convergence under Assumption B, for n = 1, self-attention",
+    "recalled-H",
+    removed="Assumption B",
+    twin=lambda seed: _global(seed, *_one_example(seed, att.datasets.sphere), size=10.0),
+)
+def in_self_attention_descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
+    """The same in self-attention: the query of the example is its first token, z = x_1.
+
+    As above.
+    """
+    return _global(seed, *_one_example(seed, two_scores), size=10.0)
+
+
+def _one_example(seed: int, drawn: Any) -> tuple[att.Tokens, Float]:
+    tokens, v = drawn(1, 8, 3, seed=draws(seed, 128))
+    return self_attending(tokens), v
 
 
 @claim(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,16 +22,18 @@ def draws(seed: int, count: int) -> range:
 
 
 def locally_optimal_selections(
-    seed: int, norm: att.Norm, optimal: bool, runs: int
+    seed: int, norm: att.Norm, optimal: bool, runs: int, own_queries: bool = False
 ) -> tuple[att.Solution, Float]:
     """Solutions of the selections of two draws (2, 3, 4) that are clearly, or are not, locally optimal.
 
+    own_queries: the first token of each example is its query, as in self-attention.
     Cut or repeated to a fixed number of runs, so that one compiled program serves all seeds.
     Returns the solutions as one with a runs axis, and the heads v (runs, d).
     """
     candidates: list[tuple[att.Solution, Float]] = []
     for draw in draws(seed, 2):
         tokens, v = att.datasets.sphere(2, 3, 4, seed=draw)
+        tokens = self_attending(tokens) if own_queries else tokens
         accepted = clearly_optimal if optimal else _not_optimal
         candidates += [(s, v) for s in att.selections(tokens, norm=norm) if accepted(s, v)]
     chosen_runs = [candidates[k % len(candidates)] for k in range(runs)]
@@ -99,13 +102,36 @@ def normalised_run(
     )
 
 
-def two_scores(n: int, T: int, d: int, seeds: range) -> tuple[att.Tokens, Float]:
+def smoothness(tokens: att.Tokens, v: Float) -> Float:
+    """The constant of the papers for the logistic loss, M₀ = ¼ and M₁ = 1, one per run.
+
+    L_W = 1/n Σ_i (M₀ ‖v‖² ‖z_i‖² ‖X_i‖⁴ + 3 M₁ ‖v‖ ‖z_i‖² ‖X_i‖³)
+    """
+    head, query = np.linalg.norm(v, axis=-1)[..., None], np.linalg.norm(tokens.queries, axis=-1)
+    size = np.linalg.norm(tokens.keys, ord=2, axis=(-2, -1))
+    return np.asarray((query**2 * (head**2 * size**4 / 4 + 3 * head * size**3)).mean(-1))
+
+
+def self_attending(tokens: att.Tokens) -> att.Tokens:
+    """The same examples with their first token as the query."""
+    return att.Tokens.self_attention(tokens.keys, 0, tokens.labels)
+
+
+def plain_run(tokens: att.Tokens, v: Float, init: Float, steps: int, record: Any) -> att.Path:
+    """Gradient descent on W with the largest step of the theorems, η = 1/L_W, of each run."""
+    rate = 1 / smoothness(tokens, v)
+    return att.train(
+        tokens, att.Linear(v), optimizer=att.gd(rate.tolist()), steps=steps, init=init, record=record
+    )
+
+
+def two_scores(n: int, T: int, d: int, seed: range) -> tuple[att.Tokens, Float]:
     """Unit-sphere problems whose last coordinate is replaced by the score: 1 for the best, 0.5 for others.
 
     The head reads that coordinate alone: scores equal up to rounding would not do, because their
     differences of 1e-16 outweigh a best token whose attention is below that.
     """
-    tokens, v = att.datasets.sphere(n, T, d, seed=seeds)
+    tokens, v = att.datasets.sphere(n, T, d, seed=seed)
     keys = tokens.keys.copy()
     keys[..., -1] = tokens.labels[..., None] * np.where(att.best_tokens(tokens, v), 1.0, 0.5)
     head = np.broadcast_to(np.eye(d)[-1], v.shape)
@@ -116,9 +142,11 @@ def four_problems(
     seed: int,
     hypothesis: Callable[[att.Tokens, Float, att.Solution], Bool],
     size: tuple[int, int, int] = (2, 3, 8),
+    own_queries: bool = False,
 ) -> tuple[att.Tokens, Float, att.Solution]:
     """The first four of 32 unit-sphere problems that satisfy a hypothesis, cyclically if there are fewer."""
     tokens, v = att.datasets.sphere(*size, seed=draws(seed, 32))
+    tokens = self_attending(tokens) if own_queries else tokens
     solution = solved(tokens, att.best_tokens(tokens, v))
     matching = np.flatnonzero(hypothesis(tokens, v, solution))
     index = matching[np.arange(4) % len(matching)]
