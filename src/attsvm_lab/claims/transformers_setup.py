@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,17 @@ def draws(seed: int, count: int) -> range:
 
 
 def locally_optimal_selections(
-    seed: int, norm: att.Norm, optimal: bool, runs: int, own_queries: bool = False
+    seed: int,
+    norm: att.Norm,
+    optimal: bool,
+    runs: int,
+    own_queries: bool = False,
+    margin: float | None = None,
 ) -> tuple[att.Solution, Float]:
     """Solutions of the selections of two draws (2, 3, 4) that are clearly, or are not, locally optimal.
 
-    own_queries: the first token of each example is its query, as in self-attention.
+    own_queries: the first token of each example is its query, as in self-attention. margin: those are taken
+    that are locally optimal and far enough at this margin.
     Cut or repeated to a fixed number of runs, so that one compiled program serves all seeds.
     Returns the solutions as one with a runs axis, and the heads v (runs, d).
     """
@@ -34,7 +41,9 @@ def locally_optimal_selections(
     for draw in draws(seed, 2):
         tokens, v = att.datasets.sphere(2, 3, 4, seed=draw)
         tokens = self_attending(tokens) if own_queries else tokens
-        accepted = clearly_optimal if optimal else _not_optimal
+        accepted: Callable[[att.Solution, Float], bool] = _not_optimal
+        if optimal:
+            accepted = clearly_optimal if margin is None else partial(far_enough, margin=margin)
         candidates += [(s, v) for s in att.selections(tokens, norm=norm) if accepted(s, v)]
     chosen_runs = [candidates[k % len(candidates)] for k in range(runs)]
     keys, queries, labels = (
@@ -54,6 +63,23 @@ def clearly_optimal(solution: att.Solution, v: Float) -> bool:
     higher = gamma >= np.where(solution.selected, gamma, np.inf).min(-1, keepdims=True)
     rows = solution.constraints
     return bool((rows.token_margins(solution.W) >= CLEAR)[higher & ~solution.selected].all())
+
+
+def far_enough(solution: att.Solution, v: Float, margin: float) -> bool:
+    """Whether α is locally optimal, and W^mm_α times the margin safe from tokens that score higher.
+
+    A token of margin m pulls by its difference in score times e^(−m · margin): here those that score higher
+    pull by less than a tenth of what the weakest support token does.
+    """
+    gamma, margins = (
+        att.scores(solution.tokens, v),
+        solution.constraints.token_margins(solution.W),
+    )
+    lead = gamma - np.where(solution.selected, gamma, 0.0).sum(-1, keepdims=True)
+    pull = np.abs(lead) * np.exp(-margin * (margins - 1))
+    weakest = pull[(solution.token_multipliers > 1e-9) & ~solution.selected].min()
+    safe = bool((pull <= 0.1 * weakest)[lead > 0].all())
+    return safe and bool(att.locally_optimal(solution.tokens, v, solution))
 
 
 def embedded(n: int, T: int, width: int, d: int, seeds: range) -> tuple[att.Tokens, Float]:
