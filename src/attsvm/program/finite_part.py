@@ -50,7 +50,7 @@ def finite_part(
     if (s[program.tied] <= 0).any():
         raise ValueError("a selected token has attention 0. Select only tokens with positive attention.")
     if program.runs is not None:
-        return np.stack([_divided(run, part, norm) for run, part in program.each_run(s)])
+        return np.stack([_divided(run, shares, norm) for run, shares in program.each_run(s)])
     return _divided(program, s, norm)
 
 

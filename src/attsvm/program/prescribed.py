@@ -61,7 +61,7 @@ def smallest(delta: Float, queries: Float, margins: Float, norm: Norm, first: Fl
     """
     traits, rows = capabilities_of(norm), _rows(delta, queries)
     used = _independent(rows.dense)
-    part, b = rows.some(used), margins[used]
+    pool, b = rows.some(used), margins[used]
     if traits.acts_on == "entries":
         candidates = [_of_entries]
     elif traits.acts_on == "singular values":
@@ -75,9 +75,9 @@ def smallest(delta: Float, queries: Float, margins: Float, norm: Norm, first: Fl
     best = Prescribed(first, np.zeros(len(rows)), np.inf)
     for solve in candidates:
         with np.errstate(all="ignore"):
-            W, multipliers = solve(part, b, norm, first)
+            W, multipliers = solve(pool, b, norm, first)
         if np.isfinite(W).all() and np.isfinite(multipliers).all():
-            W, lam = _corrected(part.dense, b, W.reshape(first.shape)), np.zeros(len(rows))
+            W, lam = _corrected(pool.dense, b, W.reshape(first.shape)), np.zeros(len(rows))
             lam[used] = multipliers
             best = min(best, Prescribed(W, lam, gap(rows, margins, norm, W, lam)), key=lambda x: x.gap)
         if best.gap <= TOLERANCE:

@@ -74,7 +74,7 @@ def no_weight_is_stationary_if_losing_scores_are_equal(seed: int) -> att.Verdict
     twin=lambda seed: _descent_along_without_either(seed, own_queries=True),
 )
 def in_self_attention_no_weight_is_stationary_if_losing_scores_are_equal(seed: int) -> att.Verdict:
-    """The same in self-attention: the query of an example is its first token, z_i = x_i1.
+    """In self-attention, z_i = x_i1, ⟨∇L(W), W^mm⟩ < 0 at every finite W under Assumption B.2.
 
     As above; the query has the score of its token as its last coordinate.
     """
@@ -139,7 +139,8 @@ def the_norm_diverges_from_every_start(seed: int) -> att.Verdict:
     twin=lambda seed: _norm_diverges(seed, *_contradicting_labels(seed, own_queries=True)),
 )
 def in_self_attention_the_norm_diverges_from_every_start(seed: int) -> att.Verdict:
-    """The same in self-attention: the query of an example is its first token, z_i = x_i1.
+    """In self-attention, z_i = x_i1, gradient descent on W has ‖W(k)‖_F → ∞ from any start when Assumption B
+    holds and the best tokens are separable.
 
     As above, with keys whose last coordinate is the score, queries included.
     """
@@ -254,7 +255,8 @@ def plain_steps_near_a_locally_optimal_direction_tend_to_it(seed: int) -> att.Ve
     twin=lambda seed: _plain_steps(seed, optimal=False, own_queries=True),
 )
 def in_self_attention_plain_steps_tend_to_locally_optimal_directions(seed: int) -> att.Verdict:
-    """The same in self-attention: the query of an example is its first token, z_i = x_i1.
+    """In self-attention, z_i = x_i1, gradient descent with η ≤ 1/L_W from a cone around W^mm_α stays with the
+    tokens α, and grows along W^mm_α, if α is locally optimal.
 
     As above, with W^mm_α, local optimality and L_W of these queries.
     """

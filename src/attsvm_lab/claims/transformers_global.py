@@ -51,9 +51,10 @@ def descent_from_a_separating_first_gradient_is_global(seed: int, separates: boo
 def in_self_attention_descent_from_a_separating_first_gradient_is_global(
     seed: int, separates: bool = True
 ) -> att.Verdict:
-    """The same in self-attention: the query of an example is its first token, z_i = x_i1.
+    """In self-attention, z_i = x_i1, descent after a first gradient that separates the best tokens stays in
+    the cone of separating weights and tends to W^mm.
 
-    As above.
+    As above, with the first token of each example as its query.
     """
     return _after_first_gradient(seed, separates, own_queries=True)
 
@@ -102,9 +103,10 @@ def descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> at
     twin=lambda seed: _global(seed, *_one_example(seed, att.datasets.sphere), size=10.0),
 )
 def in_self_attention_descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
-    """The same in self-attention: the query of the example is its first token, z = x_1.
+    """In self-attention, z = x_1, gradient descent on a single example tends to the Frobenius solution of its
+    best token under Assumption B.2, from any start.
 
-    As above.
+    As above, with the first token as the query, its score included.
     """
     return _global(seed, *_one_example(seed, two_scores), size=10.0)
 
