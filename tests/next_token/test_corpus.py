@@ -181,3 +181,13 @@ def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
     marked = Corpus.of([["\ufeffa", "b", "\ufeffa"]])
     marked.write(tmp_path / "text")
     assert Corpus.read(tmp_path / "text").vocabulary == marked.vocabulary  # where it is one
+
+
+def test_groups_of_equally_good_tokens_make_cycles_and_keep_the_order_between_them():
+    corpus = nt.random_corpus(400, 4, 6, seed=0, group=2)
+    graph = nt.Priorities.of(corpus)
+    assert nt.Priorities.of(nt.random_corpus(400, 4, 6, seed=0)).realisable and not graph.realisable
+    sizes = {len(c) for q in range(6) for c in graph.condensation(q).components}
+    assert sizes == {1, 2} or sizes == {2}
+    with pytest.raises(ValueError, match="how many tokens are equally good"):
+        nt.random_corpus(4, 3, 6, group=0)

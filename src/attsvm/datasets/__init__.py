@@ -9,6 +9,7 @@ from typing import NoReturn
 from attsvm._support.lazy import no_attribute
 from attsvm.datasets import published as published
 from attsvm.datasets.benign_overfitting import flipped_examples, signal_and_noise, signal_beside_noise
+from attsvm.datasets.contextual import contextual
 from attsvm.datasets.even_pairs import even_pairs, parity
 from attsvm.datasets.match_and_copy import match_and_copy
 from attsvm.datasets.one_location import LocationRisk, Overlaps, one_location
@@ -29,6 +30,7 @@ __all__ = [
     "LocationRisk",
     "Overlaps",
     "capacity",
+    "contextual",
     "even_pairs",
     "flipped_examples",
     "joint_mirror",

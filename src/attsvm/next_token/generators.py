@@ -8,18 +8,23 @@ from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.numbers import Float
 
 
-def random_corpus(n: int, T: int, V: int, seed: int = 0, *, copies: bool = False) -> Corpus:
-    """A realisable corpus: every query ranks the vocabulary, every sentence chooses its top token.
+def random_corpus(n: int, T: int, V: int, seed: int = 0, *, copies: bool = False, group: int = 1) -> Corpus:
+    """A corpus in which every query ranks the vocabulary, and every sentence chooses a top token.
 
     Sentences are T different tokens, drawn uniformly; the last is the query. Each query has its own
-    hidden random order of the vocabulary, so all priority graphs are acyclic. The collocation is a
-    random permutation, or the identity with `copies`.
-    Draw order: collocation, hidden orders, sentences.
+    hidden random order of the vocabulary, so all priority graphs are acyclic: the corpus is realisable. The
+    collocation is a random permutation, or the identity with `copies`.
+    group: so many neighbours in the order are equally good, and a sentence draws one of the best group at
+        random. With two or more, groups become components: ties inside, an order between them.
+    Draw order: collocation, hidden orders, sentences, and with groups the choices.
     """
     rng, collocation = _generator_and_collocation(n, T, V, seed, copies)
-    rank = np.argsort(rng.random((V, V)), axis=-1)
+    if group < 1:
+        raise ValueError(f"group is {group}. Pass how many tokens are equally good, 1 for an order.")
+    rank = np.argsort(rng.random((V, V)), axis=-1) // group
     ids = _different_tokens(rng, n, T, V)
-    best = np.argmax(rank[ids[:, -1:], ids], axis=-1)
+    level = rank[ids[:, -1:], ids].astype(float)
+    best = np.argmax(level if group == 1 else level + rng.random((n, T)), axis=-1)
     return Corpus(ids, collocation[ids[np.arange(n), best]], _numbers(V), collocation)
 
 

@@ -55,6 +55,7 @@ MODULES = (
     "match_and_copy",
     "sparse_signals",
     "one_location",
+    "contextual",
     "polarisation",
     "topics",
     "sinks",
