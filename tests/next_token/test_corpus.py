@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm.next_token import Corpus, collocations, random_corpus
+from attsvm.next_token import Corpus, Priorities, collocations, random_corpus
 
 PAIRS = [["the", "cat"], ["cat", "sat"], ["sat", "the"]]
 
@@ -184,10 +184,9 @@ def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
 
 
 def test_groups_of_equally_good_tokens_make_cycles_and_keep_the_order_between_them():
-    corpus = nt.random_corpus(400, 4, 6, seed=0, group=2)
-    graph = nt.Priorities.of(corpus)
-    assert nt.Priorities.of(nt.random_corpus(400, 4, 6, seed=0)).realisable and not graph.realisable
+    graph = Priorities.of(random_corpus(400, 4, 6, seed=0, group=2))
+    assert Priorities.of(random_corpus(400, 4, 6, seed=0)).realisable and not graph.realisable
     sizes = {len(c) for q in range(6) for c in graph.condensation(q).components}
     assert sizes == {1, 2} or sizes == {2}
     with pytest.raises(ValueError, match="how many tokens are equally good"):
-        nt.random_corpus(4, 3, 6, group=0)
+        random_corpus(4, 3, 6, group=0)
