@@ -5,11 +5,12 @@ Read: the abstract. Formulas, hypotheses and constants are recalled or derived h
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.special import ndtr, softmax
 
 import attsvm as att
-from attsvm.datasets.contextual import Contexts
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 
@@ -270,7 +271,7 @@ def _attended(draw: int, permuted: bool) -> tuple[float, float]:
     return float(mass), float((_pooled(fresh, prompt) @ head * fresh.labels <= 0).mean())
 
 
-def _drawn(n: int, draw: int, opposed: float, fresh: int = 0) -> tuple[att.Tokens, Contexts]:
+def _drawn(n: int, draw: int, opposed: float, fresh: int = 0) -> tuple[att.Tokens, Any]:
     return att.datasets.contextual(
         n,
         T,

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import attsvm as att
-from attsvm.next_token.corpus import Ids
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import r2
@@ -19,6 +19,7 @@ STEPS = (1_000, 30_000)
 """Steps of the two stages; with 200,000 in the second, 1 − cosine falls below 1e-4 (docs/next_token.md)."""
 CLOSE = (1e-12, 3e-3)
 """1 − cosine of each stage at its last step: rounding, and about 1e-3, falling like steps⁻²."""
+Ids = NDArray[np.intp]
 QUERY = 3
 """The query of the toy corpus of odds 2."""
 SHORT = 5_000
