@@ -12,6 +12,9 @@ from attsvm.program.certificate import certify
 from attsvm.program.constraints import Constraints
 from attsvm.program.extended_precision.route import solve_in_extended_precision
 from attsvm.program.max_margin import max_margin, separate
+from attsvm.program.rows import Rows
+from attsvm.program.schatten import nuclear as nuclear_path
+from attsvm.program.schatten.interior_point import Iterate
 from tests.program.oracles import rows_of
 from tests.program.test_schatten import planted
 from tests.program.test_schatten_p import drawn
@@ -192,6 +195,27 @@ def test_the_pool_finds_the_answer_of_all_rows():
     few = max_margin(Tokens(tokens.keys[:10], tokens.queries[:10]), selected[:10], MaxNorm())
     assert solution.certificate.rows == 440 and solution.certificate.worst < 1e-8
     assert solution.margin < 0.99 * few.margin
+
+
+def test_rounding_beside_a_vanishing_entry_of_the_dual_does_not_spoil_the_bound(monkeypatch):
+    # D = (1, 1e-20) on both sides allows M_22 = 1e-20; rounding of M leaves 1e-14, too little to matter.
+    tokens, selected, *_ = planted((3, 3, 2, 2))
+    form = nuclear_path.MaxNormForm(Rows.of(Constraints.of(tokens, selected)))
+    at = Iterate(np.eye(4), np.diag([1.0, 1e-20, 1.0, 1e-20]), np.ones(6), np.ones(6))
+    M = np.diag([1.0, 1e-14])
+    assert form.witness(at).dual.value(M) == pytest.approx(1.0, rel=1e-9)
+    monkeypatch.setattr(nuclear_path, "FLOORS", (0.0,))
+    assert form.witness(at).dual.value(M) > 1e5
+
+
+def test_the_bound_of_the_path_is_above_the_dual_norm():
+    random = np.random.default_rng(0)
+    tokens, selected, *_ = planted((3, 3, 2, 2))
+    form = nuclear_path.MaxNormForm(Rows.of(Constraints.of(tokens, selected)))
+    for _ in range(20):
+        M, D = random.standard_normal((2, 2)), 10.0 ** random.uniform(-16, 0, 4)
+        at = Iterate(np.eye(4), np.diag(D), np.ones(6), np.ones(6))
+        assert form.witness(at).dual.value(M) >= (1 - 1e-9) * MaxNorm().dual.value(M)
 
 
 def test_extended_precision_serves_it():

@@ -179,6 +179,10 @@ def on_gpu(gpu: Any, pool: Rows, V: Float, added: Float) -> Callable[[Float], Fl
 # ---------------------------------------------------------------------- the max-norm
 
 
+FLOORS = (0.0, 1e-12, 1e-10)
+"""Least entries of D, in units of their mean, that are tried in a bound on the dual of the max-norm."""
+
+
 @dataclass(frozen=True, eq=False)
 class MaxNormForm:
     """The semidefinite form of the max-norm.
@@ -205,12 +209,17 @@ class MaxNormForm:
 
     def witness(self, at: Iterate) -> Any:
         """Upper bounds on the norm and its dual, for the W and M of an iterate."""
-        d, D, largest = self.pool.d, np.diagonal(at.Q), 2 * float(np.diagonal(at.P).max())
-        root = np.sqrt(D)
+        d, diagonal, largest = self.pool.d, np.diagonal(at.Q), 2 * float(np.diagonal(at.P).max())
 
         def steepness(M: Float) -> float:
-            scaled = M / root[:d, None] / root[d:]
-            return float(np.linalg.svd(scaled, compute_uv=False)[0] * D.sum() / 2)
+            # Any positive D bounds the dual norm. Where one of its entries vanishes rounding of M would count
+            # beside it without limit.
+            bounds = []
+            for floor in FLOORS:
+                D = np.maximum(diagonal, floor * diagonal.mean())
+                scaled = M / np.sqrt(D[:d, None] * D[d:])
+                bounds.append(float(np.linalg.svd(scaled, compute_uv=False)[0] * D.sum() / 2))
+            return min(bounds)
 
         return SimpleNamespace(value=lambda _: largest, dual=SimpleNamespace(value=steepness))
 
