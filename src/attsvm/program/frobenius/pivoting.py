@@ -24,6 +24,9 @@ from attsvm.program.working_set import Algorithm, Stage, nearest
 DIRECT = 300
 """Passive rows up to which a Cholesky factor is faster than conjugate gradients."""
 
+SLOW = 0.7
+"""Passive rows per unknown from which conjugate gradients need so many steps that a factor is faster."""
+
 PROX = 1e-9
 """Weight of the proximal term: large enough to factor dependent rows, small against independent ones."""
 
@@ -159,7 +162,8 @@ def _tolerance(wrong: int, passive: int) -> float:
 
 def _is_direct(rows: Rows, count: int) -> bool:
     """Vectors share one query: their matrix is no sum over examples that iterations could use."""
-    return count <= DIRECT or rows.e == 1
+    crowded = count > SLOW * rows.d * rows.e and count <= LARGEST_FACTOR
+    return count <= DIRECT or crowded or rows.e == 1
 
 
 def _solve_passive(rows: Rows, passive: Bool, lam: Float, tolerance: float) -> tuple[Float, bool]:
