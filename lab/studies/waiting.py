@@ -40,7 +40,7 @@ APPROACH = 0.01
 """Learning rate on the way to the stop, where the run's own would take long."""
 
 RECORDS = 240
-LATEST = 60.0
+LATEST = 130.0
 """Equations are solved up to so much growth of log ‖(K, Q)‖, with decay of what it would be without."""
 
 LARGEST_LOG = 100.0
