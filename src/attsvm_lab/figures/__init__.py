@@ -50,7 +50,7 @@ FILES = {
     "topics": "changes",
     "sinks": "trigger",
     "ours": "past_saturation optimizer_norms joint_family fractions real_tokens head_geometry head_ranks "
-    "language collapse basins factor_times",
+    "language collapse basins factor_times waiting",
 }
 """The figures of each folder, in the order of the page: loading one registers it with its paper."""
 

@@ -97,6 +97,8 @@ WRONG = [
     ("capacity", "five percent off", lambda a: {"place": 1.05 * a["place"]}),
     ("topic-changes", "weights for programs", lambda a: {"lengths_program": a["lengths_trained"]}),
     ("sinks", "ReLU for softmax", lambda a: renamed(a, "softmax", "relu")),
+    ("waiting", "a power that is half of it", lambda a: {"2, 2: ratio": a["2, 2: ratio"] ** 2 * 1.3}),
+    ("waiting", "a power of the start for p = 4", lambda a: {"4, 4: measured": waits_longer(a)}),
     ("past-saturation", "an error that stalls", lambda a: {"ours": a["usual"]}),
     ("optimizer-norms", "in another order", lambda a: {"ratio": np.roll(a["ratio"], 1, axis=1)}),
     ("joint-family", "p^mm for all", lambda a: {"own_program": a["mm"], "own_ratio": 0 * a["own_ratio"]}),
@@ -114,6 +116,11 @@ def other_draws(found):
     counted = found["frobenius_counted_T"].copy()
     counted[..., counted.shape[-1] // 2 :] = 1
     return counted
+
+
+def waits_longer(found):
+    """Steps of p = 4 that grow by half for every factor of ten of the start."""
+    return found["4, 4: measured"] * found["4, 4: starts"][:, None] ** -np.log10(1.5)
 
 
 def renamed(found, name, other):
