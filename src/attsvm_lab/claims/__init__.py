@@ -23,6 +23,7 @@ MODULES = (
     "max_margin_selection",
     "local_selection",
     "joint_selection",
+    "joint_programs",
     "nonlinear_selection",
     "set_selection",
     "transformers_as_svms",

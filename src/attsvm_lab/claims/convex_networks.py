@@ -1,7 +1,7 @@
 """Networks with positive output weights as heads: label +1 selects a token, label −1 mixes several.
 
-Such a head ψ is convex, so that the best attention of label +1 is on one token, and that of label −1 minimises
-ψ over the hull of the tokens. What attention tends to is so known beforehand, by a linear or convex program.
+Such a head ψ is convex. The best attention of label +1 is on one token, and that of label −1 minimises ψ over
+the hull of the tokens. So a linear or convex program knows beforehand what attention tends to.
 """
 
 from __future__ import annotations
@@ -107,17 +107,22 @@ def a_relu_head_with_positive_weights_selects_for_one_label_and_mixes_for_the_ot
     s, mixes = path.attention[:, -1], problem.tokens.labels < 0
     best = np.array([_least_value(*one) for one in _each(problem, mixes)])
     value, single = (
-        (np.maximum(hidden, 0) * np.abs(problem.u)[:, None]).sum(-1)[mixes] / best[:, 0]
+        (np.maximum(hidden, 0) * np.abs(problem.u)[:, None]).sum(-1)[mixes]
         for hidden in ((s[..., None] * problem.hidden).sum(-2), _best_single(problem))
     )
+    above = (value - best[:, 0]) / single
     off = np.abs(s[mixes] - best[:, 1:]).max(-1)
     return att.judge(
         "label +1 selects, label −1 mixes",
         att.at_least("+1: share of inputs with one token above 0.9", (s[~mixes].max(-1) > 0.9).mean(), 0.9),
-        att.at_most("−1: median value over the linear program's", np.median(value), 1.02),
-        att.at_least("−1: the same, least", value.min(), 1 - 1e-9),
+        att.at_most(
+            "−1: median value above the linear program's, of the best token's", np.median(above), 0.01
+        ),
+        att.at_least("−1: the same, least", above.min(), -1e-9),
         att.at_most("−1: median of max |s − s*|", np.median(off), 0.02),
-        att.at_least("−1: median value of the best single token over it", np.median(single), 1.5),
+        att.at_most(
+            "−1: median value of the linear program, of the best token's", np.median(best[:, 0] / single), 0.7
+        ),
         att.reported("−1: tokens that mix in the linear program", (best[:, 1:] > 1e-9).sum(-1).mean()),
     )
 
@@ -128,7 +133,7 @@ def _each(problem: Networks, inputs: Bool) -> list[tuple[Float, Float]]:
 
 
 def _least_value(hidden: Float, u: Float) -> Float:
-    """min over s of uᵀ max(Σ s_t hidden_t, 0) and its s, (1 + T,): a linear program with one slack per unit."""
+    """min over s of uᵀ max(Σ s_t hidden_t, 0), and its s (1 + T,): a linear program with slacks."""
     T, h = hidden.shape
     answer = linprog(
         np.r_[np.zeros(T), u],
@@ -173,11 +178,11 @@ def a_smooth_network_grows_along_the_generalised_program(seed: int, tied: bool =
     off, length, missed, both, direction = np.median(judged, axis=0) if enough else np.ones(5)
     return att.judge(
         "W grows like ln t along the generalised program",
-        att.at_most("median 1 − cosine of the growth", off, 0.08),
+        att.at_most("median 1 − cosine of the growth", off, 0.05),
         att.at_most("|median length over ln 10 ‖W^mm‖ − 1|", abs(length - 1), 0.15),
         att.at_most("−1: median of max |s − s*|", missed, 0.02),
-        att.at_most("median 1 − cosine to C W^mm + W^fin", both, 0.08),
-        att.at_most("the same over that to W^mm alone", both / direction, 0.97),
+        att.at_most("median 1 − cosine to C W^mm + W^fin", both, 0.1),
+        att.at_most("the same over that to W^mm alone", both / direction, 1.0),
         att.reported("draws", len(judged)),
         given={"three draws or more have a program and a clear mixture": enough},
     )
@@ -206,7 +211,7 @@ def _smooth(seed: int) -> tuple[att.Path, Float, Bool]:
 def best_mixture(problem: Networks) -> tuple[Float, Float]:
     """The attention of smallest value under softplus, and its slope in s, (runs, n, T): accelerated descent.
 
-    Raises ValueError where the value is not known to be the smallest to 1e-9.
+    Raises ValueError where the value is not known to be the smallest to 1e-8.
     """
     hidden, u = problem.hidden, problem.u[:, None]
     step = 4 / (u.max(-1) * np.linalg.norm(hidden, ord=2, axis=(-2, -1)) ** 2)[..., None]
@@ -216,12 +221,12 @@ def best_mixture(problem: Networks) -> tuple[Float, Float]:
         return np.asarray(np.einsum("rnth,rnh->rnt", hidden, active))
 
     s = ahead = np.full(hidden.shape[:-1], 1 / SIZE[1])
-    for k in range(2_000):
+    for k in range(5_000):
         moved = on_simplex(ahead - step * slope(ahead))
         ahead, s = moved + k / (k + 3) * (moved - s), moved
     at_s = slope(s)
     above = (at_s * s).sum(-1) - at_s.min(-1)  # of a convex function, an upper bound of its excess
-    if above.max() > 1e-9:
+    if above.max() > 1e-8:
         raise ValueError(f"a mixture is known to {above.max():.1g} only.")
     return np.where(s > 1e-6, s, 0.0), at_s
 

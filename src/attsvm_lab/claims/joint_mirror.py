@@ -61,7 +61,7 @@ def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Ve
     Wanted: no separable selection has a larger label margin, and 1 − cosine of v and of W ≤ 1e-4.
     The twin trains by joint descent instead of minimising over balls.
 
-    Partial: one problem, and tight label margins; other p and the relaxed program are not here.
+    One problem, and tight label margins; other problems, other p and the relaxed program: joint_programs.py.
 
     Surprise: path and descent part. The path takes (0, 0), label margin 2.177, the published run of p = 2
     ends at (1, 0), label margin 2.174: the theorem on the path does not describe the run.

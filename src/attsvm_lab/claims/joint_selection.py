@@ -91,8 +91,7 @@ def head_and_prompt_both_find_their_max_margin(seed: int, tight: bool = True) ->
     α costs label margin in proportion (estimated ν > 0). It needs every input to support the head. Measured
     at R = r = 100 ‖p^mm‖: both angles close like 1/R, so that 1 − cosine is of order 1e-4.
 
-    Partial: three inputs of two tokens, searches that start at the head of the label program, and r = R;
-    the theorem has any n and T and does not tie r to R.
+    Three inputs of two tokens, r = R. Other n and T, and other ratios: joint_programs.py.
     """
     tokens = (tight_problem if tight else loose_problem)(seed)
     head, mm = att.label_svm(tokens, CHOSEN), solved(tokens, CHOSEN)
@@ -121,7 +120,8 @@ def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(
     Hypotheses: logistic loss, p^relax exists, r ≫ R (the order of limits). Measured: the cosine to
     p^relax at R = 100 ‖p^relax‖, r = 10 R.
 
-    Partial: three inputs of two tokens, and r = 10 R instead of r → ∞ before R.
+    Three inputs of two tokens. Other n and T, and the ratio that is enough in place of r → ∞ before R:
+    joint_programs.py.
     """
     tokens = loose_problem(seed)
     relax = relaxed(tokens)

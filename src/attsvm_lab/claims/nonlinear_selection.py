@@ -27,8 +27,7 @@ def a_head_that_mixing_hurts_selects_one_token_each(seed: int, strength: float =
     R = 30 ‖p^mm‖, where losses still differ in float64, and how it falls from a third of that: like 1/R²,
     by a factor ≥ 4 (9 in the limit).
 
-    Partial: one head function, and one best token per input; the version with sets of equally good tokens
-    is not here.
+    Networks as heads, and sets of equally good tokens: the claims of set_selection.py.
     """
     source, v = att.datasets.prompt_sphere(2, 3, 4, seed=seed)
     tokens, head = att.Tokens(source.keys), att.QuadraticPenalty(v, np.array(strength))

@@ -3,6 +3,6 @@
 from tests.lab.claims.agreement import check, each_claim
 
 
-@each_claim("gen_svm", "hierarchy")
+@each_claim("gen_svm", "convex_networks", "hierarchy")
 def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
     check(claim)

@@ -4,7 +4,7 @@ from attsvm_lab.claims import by_module
 from tests.lab.claims.agreement import check, each_claim
 
 
-@each_claim("max_margin_selection", "nonlinear_selection")
+@each_claim("max_margin_selection", "nonlinear_selection", "set_selection")
 def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
     check(claim)
 
