@@ -23,7 +23,7 @@ Size = tuple[int, int, int]
 SMALL, LARGE = (4, 3, 6), (6, 4, 10)
 """(n, T, d) of paths in lp and of runs, and of Euclidean paths."""
 RADII = (30.0, 300.0)
-"""Radii of the prompt, in lengths of its program; from one to the next 1 − cosine falls like 1/R²."""
+"""Radii of the prompt, in lengths of p^mm; from one to the next 1 − cosine falls like 1/R²."""
 NEAR, FALL = 3e-4, 1 / 20
 """Largest 1 − cosine at the last radius, and beside that of the first, which is 1/100 in the limit."""
 TELLING = 0.97
@@ -185,9 +185,11 @@ def _suits(features: Float, norm: att.Norm, tight: bool) -> bool:
     return tight == bool(support.all()) and bool((spare >= SPARE).all())
 
 
-def _path(pair: Pair, ratio: float, length: float) -> att.Path:
-    """The path with r = ρR, searched from random starts and from the pair of programs."""
-    radii = length * np.array(RADII)
+@lru_cache(maxsize=16)
+def _path(seed: int, size: Size, tight: bool, p: float, ratio: float) -> att.Path:
+    """The path with r = ratio · R, searched from random starts and from the pair of programs."""
+    pair = joint_problem(seed, size, tight, p)
+    radii = np.array(RADII) / float(pair.prompt.margin)
     return att.regularisation_path(
         pair.tokens,
         att.Linear(np.zeros(pair.tokens.d)),
@@ -197,10 +199,6 @@ def _path(pair: Pair, ratio: float, length: float) -> att.Path:
         starts=2,
         pair=(pair.head.W[:, 0], pair.prompt.W),
     )
-
-
-def _length(solution: att.Solution) -> float:
-    return float(np.asarray(solution.norm.value(solution.W)))
 
 
 def _near(what: str, path: Float, program: att.Solution) -> list[att.Evidence]:
@@ -230,7 +228,7 @@ def head_and_prompt_find_their_max_margins_at_any_ratio(seed: int, tight: bool =
     pair = joint_problem(seed, LARGE, tight)
     evidence = []
     for ratio in (0.5, 2.0):
-        path = _path(pair, ratio, _length(pair.prompt))
+        path = _path(seed, LARGE, tight, 2.0, ratio)
         assert path.v is not None
         evidence += _near(f"the head, r = {ratio:g} R", path.v[..., None], pair.head)
         evidence += _near(f"the prompt, r = {ratio:g} R", path.W, pair.prompt)
@@ -253,7 +251,7 @@ def inputs_with_label_margin_to_spare_drop_out_at_a_finite_ratio(seed: int, far:
     """
     pair = joint_problem(seed, LARGE, False)
     relaxed = pair.relaxed
-    path = _path(pair, pair.far_enough() if far else pair.half_way(), _length(relaxed))
+    path = _path(seed, LARGE, False, 2.0, pair.far_enough() if far else pair.half_way())
     assert path.v is not None
     return att.judge(
         "p/R → p^relax",
@@ -281,7 +279,7 @@ def at_any_size_the_ratio_of_the_radii_decides_how_far_the_program_relaxes(
     pair = joint_problem(seed, LARGE, False)
     rho = pair.half_way()
     target = pair.of_ratio(rho) if knows_ratio else pair.relaxed
-    path = _path(pair, rho, _length(target))
+    path = _path(seed, LARGE, False, 2.0, rho)
     return att.judge(
         "the limit of r = ρR",
         *_near("the prompt", path.W, target),
@@ -304,9 +302,10 @@ def the_joint_path_in_lp_finds_the_lp_programs(seed: int, euclidean: bool = Fals
     """
     evidence = []
     for p in (1.75, 3.0):
-        tight, loose = (joint_problem(seed, SMALL, each, p) for each in (True, False))
-        for name, pair, rho in (("tight", tight, 1.0), ("loose", loose, loose.half_way())):
-            path = _path(pair, rho, _length(pair.prompt))
+        for name, tight in (("tight", True), ("loose", False)):
+            pair = joint_problem(seed, SMALL, tight, p)
+            rho = 1.0 if tight else pair.half_way()
+            path = _path(seed, SMALL, tight, p, rho)
             assert path.v is not None
             programs = pair_of(pair.tokens, pair.selected, att.frobenius) if euclidean else pair
             evidence += _near(f"the head, {name}, p = {p:g}", path.v[..., None], programs.head)

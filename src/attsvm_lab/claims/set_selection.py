@@ -26,7 +26,7 @@ RADII = (8.0, 24.0)
 """Radii of the paths, in lengths of the program. Much beyond them losses are equal in float64."""
 AHEAD = 1.1
 """Choices of another direction than the shortest have programs longer by this factor. At a radius R the log
-losses of two choices differ by their margins R/length and by what mixing costs, which does not grow with R."""
+losses of two choices differ by their margins R/length, and by what mixing costs, whatever R is."""
 RAYS = 4
 """Choices around which the smallest loss is searched, too, the shortest first."""
 
