@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -149,7 +149,10 @@ def _label_problems(
 
 
 def _promising(rows: Float, tight: bool) -> Bool:
-    """Which draws are worth the programs of all selections, by a Euclidean head and its tokens in turn."""
+    """Which draws are worth the programs of all selections.
+
+    By a Euclidean head and its tokens, found in turn, and the selections that differ from these in one token.
+    """
     v = rows.mean((1, 2))
     for _ in range(3):
         scores = np.einsum("kntd,kd->knt", rows, v)
@@ -161,19 +164,32 @@ def _promising(rows: Float, tight: bool) -> Bool:
     tights = scores[..., -1] < 1 + SPARE / 2
     # A token that the head puts above AHEAD makes a selection of nearly the same margin.
     alone = (scores[..., -2] < AHEAD).all(-1)
-    return np.asarray(heads.separable & alone & (tights.all(-1) == tight))
+    promising = np.asarray(heads.separable & alone & (tights.all(-1) == tight))
+    for k in np.flatnonzero(promising):
+        choice = (rows[k] @ v[k]).argmax(-1)
+        others = np.unique(
+            [np.r_[choice[:i], t, choice[i + 1 :]] for i, t in np.ndindex(rows.shape[1:3])], axis=0
+        )
+        margins = np.sort(_margins(rows[k], others, att.frobenius))
+        promising[k] = margins[-2] < AHEAD * margins[-1]
+    return promising
+
+
+def _margins(rows: Float, choices: NDArray[np.intp], norm: att.Norm) -> Float:
+    """The label margin of each selection (m, n) of rows Y_i x_it, zero where no head separates it."""
+    features = rows[np.arange(len(rows)), choices]
+    pairs = att.Tokens(np.stack([features, np.zeros_like(features)], axis=2))
+    solutions = att.max_margin(pairs, np.zeros(choices.shape, int), norm)
+    return np.where(solutions.separable, solutions.margin, 0.0)
 
 
 def _best_selection(rows: Float, norm: att.Norm, tight: bool) -> NDArray[np.intp] | None:
     """The selection of rows Y_i x_it of largest label margin; None where it is not to be used."""
     n, T, _ = rows.shape
     choices = np.array(list(product(range(T), repeat=n)))
-    features = rows[np.arange(n), choices]
-    pairs = att.Tokens(np.stack([features, np.zeros_like(features)], axis=2))
-    solutions = att.max_margin(pairs, np.zeros(choices.shape, int), norm)
-    margins = np.where(solutions.separable, solutions.margin, 0.0)
+    margins = _margins(rows, choices, norm)
     best, behind = margins.argmax(), np.partition(margins, -2)[-2]
-    suits = behind < AHEAD * margins[best] and _suits(features[best], norm, tight)
+    suits = behind < AHEAD * margins[best] and _suits(rows[np.arange(n), choices[best]], norm, tight)
     return np.asarray(choices[best]) if suits else None
 
 
@@ -335,9 +351,9 @@ def joint_descent_from_zero_follows_the_program_of_its_own_ratio(
     """
     evidence = []
     for p in (1.75, 2.0, 3.0):
-        run = _runs(seed, p)
-        judged = [off for r in range(RUNS) if (off := _off(run.run(r), norm_of(p), relaxes)) is not None]
-        head, before, after = np.median(judged, axis=0) if judged else np.ones(3)
+        judged = _runs_off(seed, p)
+        head, *both = np.median(judged, axis=0) if len(judged) else np.ones(5)
+        before, after = both[:2] if relaxes else both[2:]
         evidence += [
             att.at_most(f"1 − cosine of the head, p = {p:g}", head, 0.01 if p > 2 else 5e-4),
             att.at_most(f"1 − cosine of the prompt, p = {p:g}", after, 0.02 if p > 2 else 5e-4),
@@ -350,13 +366,15 @@ def joint_descent_from_zero_follows_the_program_of_its_own_ratio(
 
 
 @lru_cache(maxsize=3)
-def _runs(seed: int, p: float) -> att.Path:
+def _runs_off(seed: int, p: float) -> Float:
+    """1 − cosine in each draw that counts (draws, 5): of the head, and at half of the steps and at the end of
+    the prompt, beside the program of the ratio and beside p_mm."""
     rngs = [np.random.default_rng([draw, *SMALL]) for draw in draws(seed, RUNS)]
     keys, values = (np.stack([_unit(rng, *SMALL) for rng in rngs]) for _ in range(2))
     signs = np.stack([np.where(rng.random(SMALL[0]) < 0.5, -1.0, 1.0) for rng in rngs])
     lengths = np.stack([rng.uniform(1, 3, (SMALL[0], 1, 1)) for rng in rngs])
     rule = att.steepest(att.frobenius, 0.1) if p == 2 else att.mirror(p, 0.1)
-    return att.train(
+    path = att.train(
         att.Tokens(keys, labels=signs, values=lengths * values),
         att.Linear(np.zeros((RUNS, SMALL[2]))),
         optimizer=rule,
@@ -364,20 +382,27 @@ def _runs(seed: int, p: float) -> att.Path:
         steps=4_000,
         record=[2_000],
     )
+    off = [_off(path.run(r), norm_of(p)) for r in range(RUNS)]
+    return np.array([numbers for numbers in off if numbers is not None])
 
 
-def _off(run: att.Path, norm: att.Norm, relaxes: bool) -> Sequence[float] | None:
-    """1 − cosine of the head, and of the prompt at half of the steps and at the end; None: does not count."""
+def _off(run: att.Path, norm: att.Norm) -> list[float] | None:
+    """The five numbers of a draw; None where there is no program or no label margin to spare."""
     assert run.v is not None
     try:
         pair = pair_of(run.tokens, run.selected.argmax(-1), norm)
     except (att.NotSeparable, ValueError):
         return None
-    head = float(1 - att.cosine(run.v[-1:, :, None], pair.head.W)[0])
-    off = []
-    for W, v in zip(run.W[-2:], run.v[-2:, :, None], strict=True):
-        program = pair.of_ratio(float(np.asarray(norm.value(v)) / np.asarray(norm.value(W))))
-        if 1 - att.cosine(program.W[None], pair.prompt.W)[0] <= 0.005:
-            return None
-        off.append(float(1 - att.cosine(W[None], (program if relaxes else pair.prompt).W)[0]))
-    return head, *off
+    heads = run.v[-2:, :, None]
+    ratios = np.asarray(norm.value(heads)) / np.asarray(norm.value(run.W[-2:]))
+    programs = [pair.of_ratio(float(rho)).W for rho in ratios]
+    if 1 - att.cosine(programs[-1][None], pair.prompt.W)[0] <= 0.005:
+        return None
+    return [
+        float(1 - att.cosine(W[None], program)[0])
+        for W, program in (
+            (heads[-1], pair.head.W),
+            *zip(run.W[-2:], programs, strict=True),
+            *((W, pair.prompt.W) for W in run.W[-2:]),
+        )
+    ]
