@@ -26,8 +26,9 @@ sys.path.insert(0, str(ROOT / "lab" / "benchmarks"))
 
 import law_of_halves  # noqa: E402
 from attsvm.plotting.layout import describe, grid  # noqa: E402
-from attsvm.plotting.style import ORANGE  # noqa: E402
+from attsvm.plotting.style import BLUE, GREEN, ORANGE, PURPLE, label, plain_powers  # noqa: E402
 from attsvm_lab.figures.ours import head_ranks  # noqa: E402
+from attsvm_lab.figures.recorded import recorded  # noqa: E402
 
 GENERATED = PAPER / "generated"
 RECORDS = ROOT / "lab" / "records"
@@ -47,6 +48,7 @@ def tables() -> dict[str, str]:
         "exponents": exponents(record["exponents"]),
         "when": when(json.loads(WHEN.read_text(encoding="utf8"))),
         "nets": nets(),
+        "waits": waits(recorded("waiting")["cells"]),
         "numbers": numbers(record),
     }
 
@@ -124,6 +126,46 @@ def nets() -> str:
     return tabular("@{}llll@{}", [[*heads, r"$(\sum\sigma)^2/\sum\sigma^2$"]], lines)
 
 
+def waits(cells: list[dict[str, Any]]) -> str:
+    """Steps to leave a stop, measured over predicted, one line for all starts of a setting."""
+    lines = []
+    for name, group in settings(cells).items():
+        starts = [cell["start"] for cell in group]
+        ratios = [cell["ratio"][0] for cell in group if cell["ratio"][0] is not None]
+        ends = [f"{x:.2f}" for x in sorted({min(ratios), max(ratios)})] if ratios else ["none left"]
+        counts = [str(sum(cell[key] for cell in group)) for key in ("stops", "left", "agree")]
+        span = power_of_ten(min(starts)) + (f" to {power_of_ten(max(starts))}" if len(starts) > 1 else "")
+        lines.append([name, span, *counts, " to ".join(dict.fromkeys(ends))])
+    heads = ["training", r"$\varepsilon$", "at a stop", "left", "as predicted", "ratio"]
+    return tabular("@{}llcccl@{}", [heads], lines, gap=4)
+
+
+def settings(cells: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Cells that differ in their start only, by a name of what they have in common."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells:
+        p_K, p_Q = (
+            exponent(p) if p == "inf" else float(Fraction(p)) for p in cell.get("p", "2, 2").split(", ")
+        )
+        pair = f"$({shown(p_K)[1:-1]}, {shown(p_Q)[1:-1]})$"
+        steps = ["gradient descent"] if p_K == p_Q == 2 else [f"Schatten {pair}"]
+        added = [
+            rf"{name} {plain(cell[name])}"
+            for name in ("decay", "momentum", "batch", "noise")
+            if cell.get(name)
+        ]
+        if cell.get("weights"):
+            numbers_held = cell["weights"].replace(" at random", ", at random")
+            added.append(numbers_held + (", columns mixed" if cell.get("turned") else ""))
+        groups.setdefault(", ".join(added or steps), []).append(cell)
+    return dict(sorted(groups.items(), key=lambda item: item[0].startswith("decay")))
+
+
+def plain(x: float) -> str:
+    """A setting: a power of ten where it is small."""
+    return power_of_ten(x) if x < 0.01 else f"{x:g}"
+
+
 NETS = (
     ("adam+gd", "gradient descent", "nuclear"),
     ("adam+schatten4-heads", "Schatten-4 steps, head by head", "Frobenius"),
@@ -146,6 +188,7 @@ def numbers(record: dict[str, Any]) -> str:
         "GridSize": len(record["exponents"]["grid"]) + 1,
         **stop_numbers(record["stops"]),
         **picture_numbers(record["picture"]["predicted"]),
+        **waiting_numbers(recorded("waiting")["cells"]),
         "WhenD": planted["d"],
         "WhenT": planted["T"],
         "WhenDraws": planted["draws"],
@@ -221,6 +264,31 @@ def picture_numbers(forecast: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def waiting_numbers(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many of all runs at a stop did as predicted, how nearly, and what batches of one do to a wait."""
+    ratios = [cell["ratio"][0] for cell in cells if is_plain(cell, ("decay",)) and cell["ratio"][0]]
+    waits_of = [
+        cell["all"]["measured"][0]
+        for batch in (None, 1)
+        for cell in cells
+        if (cell.get("decay"), cell["start"], cell.get("batch")) == (0.05, 1e-8, batch)
+        and is_plain(cell, ()) != bool(batch)
+    ]
+    return {
+        "WaitStops": f"{sum(cell['stops'] for cell in cells):,}",
+        "WaitAgree": f"{sum(cell['agree'] for cell in cells):,}",
+        "WaitLow": f"{min(ratios):.2f}",
+        "WaitHigh": f"{max(ratios):.2f}",
+        "WaitAll": f"{waits_of[0]:,.0f}",
+        "WaitOne": f"{waits_of[1]:,.0f}",
+    }
+
+
+def is_plain(cell: dict[str, Any], beside: tuple[str, ...]) -> bool:
+    """Whether a cell of the study of waiting has none of these, and no momentum, batch, noise or rounding."""
+    return not any(cell.get(name) for name in ("momentum", "batch", "noise", "weights", *beside))
+
+
 def harmonic(p_K: float, p_Q: float) -> float:
     """r of 1/r = 1/p_K + 1/p_Q."""
     return 1 / (1 / p_K + 1 / p_Q)
@@ -243,8 +311,10 @@ def shown(p: float) -> str:
 
 
 def power_of_ten(x: float) -> str:
-    digits = math.floor(math.log10(x))
-    return rf"${x / 10**digits:.1f}\cdot10^{{{digits}}}$"
+    """10⁻⁸, or a short decimal times such a power."""
+    digits = math.floor(math.log10(x) + 1e-9)
+    first = f"{x / 10**digits:.1f}".removesuffix(".0")
+    return f"$10^{{{digits}}}$" if first == "1" else rf"${first}\cdot10^{{{digits}}}$"
 
 
 def shares(cells: list[list[float]], bold: int | None = None) -> list[str]:
@@ -274,10 +344,9 @@ def tabular(columns: str, heads: list[list[str]], lines: list[list[str]], gap: f
 def figures() -> dict[str, Figure]:
     """File → drawing."""
     record = law_of_halves.recorded()
-    return {
-        "waiting": law_of_halves.drawing(record["picture"], 3.7, 2.5, explained=False),
-        "stops": stops(record["stops"]),
-    }
+    waiting = law_of_halves.drawing(record["picture"], 3.7, 2.5, explained=False)
+    waits = waited(recorded("waiting")["cells"])
+    return {"waiting": waiting, "stops": stops(record["stops"]), "waits": waits}
 
 
 def stops(measured: dict[str, Any]) -> Figure:
@@ -293,6 +362,59 @@ def stops(measured: dict[str, Any]) -> Figure:
         axis.set_minor_locator(NullLocator())
     describe(ax, "", "exponent predicted, 2(σ/s − 1)", "exponent observed")
     return figure
+
+
+def waited(cells: list[dict[str, Any]]) -> Figure:
+    """Median steps to leave against the start: circles are measured, dashed lines predicted."""
+    figure, (axes,) = grid(1, 3, 2.3, width=6.5)
+    for ax, (title, kind, curves) in zip(axes, PANELS, strict=True):
+        for color, (pair, decay, name) in zip((ORANGE, BLUE, GREEN, PURPLE), curves, strict=False):
+            _curve(ax, [cell for cell in cells if _of(cell, pair, decay)], kind, color, name)
+        ax.set(xscale="log", yscale="linear" if title.endswith("logarithm") else "log")
+        plain_powers(ax)
+        describe(ax, title, "ε", "steps to leave" if ax is axes[0] else "")
+    axes[0].set_xlim(right=10)
+    axes[1].set_xlim(right=30)
+    axes[1].yaxis.set_major_locator(FixedLocator([300, 500, 1000, 2000]))
+    axes[1].yaxis.set_minor_locator(NullLocator())
+    for ax in axes[1:]:
+        ax.yaxis.set_major_formatter("{x:,.0f}")
+    return figure
+
+
+PANELS: tuple[tuple[str, str, tuple[tuple[str, float, str], ...]], ...] = (
+    ("r = 1: a power", "clear", (("2, 2", 0, "(2, 2)"), ("4, 4/3", 0, "(4, 4/3)"))),
+    (
+        "r > 1: a constant",
+        "all",
+        (("3, 3", 0, "(3, 3)"), ("4, 4", 0, "(4, 4)"), ("8, 8", 0, "(8, 8)"), ("inf, inf", 0, "(∞, ∞)")),
+    ),
+    ("(2, 2), decay: a logarithm", "all", (("2, 2", 0.05, "decay 0.05"), ("2, 2", 0.1, "decay 0.1"))),
+)
+"""Title, draws (all, or those with a clear pull), and exponents, decay and name of each curve."""
+
+
+def _of(cell: dict[str, Any], pair: str, decay: float) -> bool:
+    """Whether a cell has these exponents and this decay, and nothing else."""
+    same = cell.get("p", "2, 2") == pair and (cell.get("decay") or 0.0) == decay
+    return same and is_plain(cell, ())
+
+
+def _curve(ax: Any, group: list[dict[str, Any]], kind: str, color: str, name: str) -> None:
+    """Medians over the starts: measured and predicted, None for never."""
+    rows = sorted((cell["start"], cell[kind]["measured"][0], cell[kind]["predicted"][0]) for cell in group)
+    foreseen = [(start, predicted) for start, _, predicted in rows if predicted]
+    if not foreseen:
+        return
+    ax.plot(*zip(*foreseen, strict=True), "--", color=color, lw=1)
+    seen = [(start, measured) for start, measured, _ in rows if measured]
+    ax.plot(*zip(*seen, strict=True), "o", color=color, ms=3.5)
+    start, steps = foreseen[-1]
+    if not name.startswith("decay"):
+        label(ax, start, steps, name, color, xytext=(5, 0), textcoords="offset points", va="center")
+        return
+    across, up = (0.4, 0.88) if color == ORANGE else (0.04, 0.2)
+    label(ax, across, up, name, color, xycoords="axes fraction")
 
 
 def main() -> None:

@@ -119,7 +119,7 @@ def test_the_page_has_the_numbers_of_the_stops(tables):
 
 def test_every_command_for_a_number_is_used_and_every_used_one_is_made(tables):
     made = set(re.findall(r"\\newcommand\{\\(\w+)\}", tables["numbers"]))
-    used = set(re.findall(r"\\((?:Factor|Pair|Diagonal|Grid|Stop|Picture|When)\w*)", MAIN))
+    used = set(re.findall(r"\\((?:Factor|Pair|Diagonal|Grid|Stop|Picture|Wait|When)\w*)", MAIN))
     assert made == used
 
 
