@@ -117,6 +117,19 @@ def test_the_page_has_the_numbers_of_the_stops(tables):
     assert f"none grows faster by more than {commands['StopAbove']} percent" in PAGE
 
 
+def test_the_study_of_waiting_is_counted_from_its_record(build, tables):
+    cells = build.recorded("waiting")["cells"]
+    counts = [re.findall(r"& (\d+) & (\d+) & (\d+) &", line) for line in tables["waits"].splitlines()]
+    stops, left, agree = np.array([row[0] for row in counts if row], int).sum(0)
+    assert (stops, left, agree) == tuple(
+        sum(cell[key] for cell in cells) for key in ("stops", "left", "agree")
+    )
+    commands = build.waiting_numbers(cells)
+    assert (commands["WaitStops"], commands["WaitAgree"]) == (f"{stops:,}", f"{agree:,}")
+    changed = [{**cells[0], "agree": cells[0]["agree"] - 1}, *cells[1:]]
+    assert build.waiting_numbers(changed)["WaitAgree"] == f"{agree - 1:,}"
+
+
 def test_every_command_for_a_number_is_used_and_every_used_one_is_made(tables):
     made = set(re.findall(r"\\newcommand\{\\(\w+)\}", tables["numbers"]))
     used = set(re.findall(r"\\((?:Factor|Pair|Diagonal|Grid|Stop|Picture|Wait|When)\w*)", MAIN))
