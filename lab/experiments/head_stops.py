@@ -1,0 +1,313 @@
+"""Is the low rank that gradient descent writes into a head a stop? Small encoders, on a CPU:
+
+    python lab/experiments/head_stops.py digits out/stops      # 42 trainings, eight minutes of one core
+    python lab/experiments/head_stops.py reviews out/stops     # after data.py reviews out/data
+    python lab/experiments/head_stops.py record out/stops      # lab/records/head_stops.json
+    python lab/experiments/head_stops.py table                 # the numbers of the pages
+
+Only W_Q and W_K of each head have different optimizers, as in plan-factors.txt. At some epochs of a training
+it records where every head stands (`head_kkt.py`), what was added to it, and what the sum of the gradients
+along the same path would have added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import attsvm
+from attsvm._support.progress import ProgressLine
+from data import Reviews, packed, reviews
+from factors import rounded
+from head_kkt import ascent, cosine, first_tokens, length, pairs, stable_rank, standing, stops
+from optimizers import QUERY_KEY
+from run import DIGITS, digits
+from summary import here, write
+from tasks import Sentiment, Vision, order
+from training import Settings, train
+
+SEEDS, RATE, BATCH = 3, 1e-3, 50
+WIDTHS = {"digits": 16, "reviews": 24}
+"""Of a head, m."""
+RULES = {"adam+gd-heads": "gd", "adam+muon-heads": "muon", "adam": "adam"}
+STARTS = (1.0, 0.01, 0.1)
+"""Of W_Q and W_K at the start, by the usual size."""
+EPOCHS = {"digits": 16, "reviews": 8, "rest": 32}
+LOOKS = (0, 1, 2, 4, 8, 16, 32)
+"""Epochs after which every head is looked at."""
+READ = 400
+"""So many train examples give the gradient M."""
+REVIEWS = {"width": 48, "hidden": 96, "length": 64, "dropout": 0.1}
+TEXTS, TESTS = 4_000, 2_000
+
+
+def main(arguments: list[str] | None = None) -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("what", choices=("digits", "reviews", "record", "table"))
+    parser.add_argument("out", type=Path, nargs="?", default=Path("out/stops"))
+    parser.add_argument("--data", type=Path, default=Path("out/data"), help="folder of data.py")
+    parser.add_argument("--record", type=Path, default=FOUND)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if options.what == "table":
+        runs = json.loads(options.record.read_text(encoding="utf8"))["runs"]
+        return print("\n".join(table(runs)))
+    if options.what == "record":
+        return gathered(options.out, options.record)
+    planned = [(*cell, seed) for cell in cells(options.what) for seed in range(SEEDS)]
+    with ProgressLine(total=len(planned)) as line:
+        for count, (rule, start, control, seed) in enumerate(planned):
+            line.show(f"{rule} from {start:g} {control}", count)
+            trained(options.what, rule, start, control, seed, options)
+    return None
+
+
+def cells(task: str) -> list[tuple[str, float, str]]:
+    """Optimizer, start size and control: grid, `centred` queries, another batch size, or `rest`."""
+    if task == "reviews":
+        return [(rule, 1.0, "") for rule in RULES] + [("adam+gd-heads", 0.01, "")]
+    controls = [(1.0, "rest"), (0.01, "rest"), (1.0, "centred"), (1.0, "batch 10"), (1.0, "batch 250")]
+    grid = [(rule, start, "") for start in STARTS for rule in RULES]
+    return grid[:5] + [("adam+gd-heads", start, control) for start, control in controls] + grid[5:]
+
+
+def named(task: str, rule: str, start: float, control: str, seed: int) -> str:
+    return "-".join([task, RULES[rule], f"{start:g}", *control.split(), str(seed)])
+
+
+def trained(task_name: str, rule: str, start: float, control: str, seed: int, options: Any) -> None:
+    """One training; `rest` goes on from one of the grid, W_Q and W_K of the last block alone."""
+    folder = options.out / named(task_name, rule, start, control, seed)
+    if (folder / "last.json").is_file():
+        return
+    task, epochs, only, weights = made(task_name, options.data), EPOCHS[task_name], None, None
+    if control.startswith("batch"):
+        task.batch = int(control.split()[1])
+        epochs = round(epochs * task.batch / BATCH)  # as many steps, all of one length
+    if control == "rest":
+        epochs, only = EPOCHS["rest"], "last-query-key"
+        weights = options.out / named(task_name, rule, start, "", seed) / "checkpoint.safetensors"
+    task.make = starting(task.make, start, control == "centred")
+    norm = attsvm.linf if rule == "adam" else QUERY_KEY[RULES[rule]]
+    share = epochs / EPOCHS[task_name] if control.startswith("batch") else 1
+    look = HeadLook(task, norm, read(task), frozenset(int(share * k) for k in LOOKS))
+    settings = Settings(
+        f"{task_name} {start:g} {control}", 2, rule, RATE, seed, epochs, np.inf, only=only,
+        start=None if weights is None else weights.parent.name,
+    )  # fmt: skip
+    train(task, settings, folder, look=look, save_every=np.inf, every=8, start=weights)
+
+
+def made(name: str, data: Path) -> Any:
+    """Digits as run.py has them, or short movie reviews for two blocks of two heads."""
+    if name == "digits":
+        return Vision(digits(), "cpu", batch=BATCH, **DIGITS)
+    halves = tuple(cut(half, n) for half, n in zip(reviews(data), (TEXTS, TESTS), strict=True))
+    return Sentiment(halves, 2, "cpu", **REVIEWS)
+
+
+def cut(half: Reviews, count: int) -> Reviews:
+    """Some reviews, their first tokens."""
+    rows = half.take(order(len(half), 0, 0)[:count])
+    texts = rows.ids.split(rows.offsets.diff().tolist())
+    return packed([text[: REVIEWS["length"]] for text in texts], rows.labels)
+
+
+def read(task: Any) -> list[Any]:
+    """The fixed examples that give M."""
+    if isinstance(task, Vision):
+        return [(task.train.pixels[:READ], task.train.labels[:READ])]
+    batches = task.batches(0, 0)
+    return [next(batches) for _ in range(READ // task.batch)]
+
+
+def starting(make: Callable[[], nn.Module], size: float, centred: bool) -> Callable[[], nn.Module]:
+    """Models whose W_Q and W_K begin `size` times as large; centred: without the mean first token."""
+
+    def begun() -> nn.Module:
+        model = make()
+        for block in model.blocks:
+            for layer in (block.attention.query, block.attention.key):
+                layer.weight.data *= size
+            if centred:
+                block.attention.register_forward_pre_hook(_centred, with_kwargs=True)
+        return model
+
+    return begun
+
+
+def _centred(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Softmax forgets the constant that keys move by; values move by one that biases learn."""
+    mean = first_tokens(args[0], kwargs.get("line")).mean(0)
+    return (args[0] - mean, *args[1:]), kwargs
+
+
+# ---------------------------------------------------------------------- what is read off a training
+
+
+class GradientSums:
+    """Sums over batches of every head's gradients of W_K and W_Q, each of length one, and their mean rank."""
+
+    def __init__(self, layers: list[Any]) -> None:
+        self.heads, self.ranks = layers[0].heads, []
+        kinds = [[layer.key.weight for layer in layers], [layer.query.weight for layer in layers]]
+        self.sums: list[list[Any]] = [[0.0] * len(layers), [0.0] * len(layers)]
+        for kind, weights in enumerate(kinds):
+            for place, weight in enumerate(weights):
+                weight.register_hook(lambda g, at=(kind, place): self._add(g, *at))
+
+    def _add(self, gradient: Tensor, kind: int, place: int) -> None:
+        heads = gradient.detach().unflatten(0, (self.heads, -1)).double()
+        unit = heads / length(heads)[:, None, None].clamp_min(1e-300)
+        self.sums[kind][place] = self.sums[kind][place] - unit
+        self.ranks.append(float((1 / torch.linalg.eigvalsh(unit @ unit.mT)[:, -1]).mean()))
+
+    def totals(self) -> list[Tensor]:
+        """Of K and of Q, (heads, d, m)."""
+        return [torch.cat(kind).mT for kind in self.sums]
+
+    def mean_rank(self) -> float:
+        """Mean stable rank of a batch's gradient since the last call."""
+        mean = float(np.mean(self.ranks))
+        self.ranks.clear()
+        return mean
+
+
+class HeadLook:
+    """Where every trained head stands, what was added to it, and what gradients alone would have added.
+
+    added, gradients: stable ranks of what was added to W, and of what it would be if K and Q had gone as far
+    along the sum of their gradients (of length one each); alike: the cosine of both. batch: mean stable rank
+    of the gradients of single batches. step: of M Q Qᵀ + K Kᵀ M, the first step of gradient descent from
+    here. query of M, query of added: the share of their squares along the mean first token. factors: share
+    of K' − K times Q' − Q in what was added. grown: length of what was added, by that of W at the start.
+    turned: cosine of M and its predecessor.
+    """
+
+    def __init__(self, task: Any, norm: Any, batches: list[Any], epochs: frozenset[int]) -> None:
+        self.task, self.norm, self.batches, self.epochs = task, norm, batches, epochs
+
+    def __call__(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]:
+        if epoch and epoch not in self.epochs:
+            return {}
+        (M, z), (K, Q) = ascent(self.task, model, self.batches), pairs(model)
+        layers = [block.attention for block in model.blocks]
+        trained = [layer.query.weight.requires_grad for layer in layers for _ in range(layer.heads)]
+        M, z, K, Q = (x[torch.tensor(trained)] for x in (M, z, K, Q))
+        columns = {"step": stable_rank(M @ Q @ Q.mT + K @ K.mT @ M), "query of M": along(M, z)}
+        if epoch == 0:
+            self.start, self.sums = (K, Q), GradientSums([x for x in layers if x.query.weight.requires_grad])
+        else:
+            columns |= self.changes(K, Q, z) | {"turned": cosine(M, self.M)}
+        self.M = M
+        rows = [standing(*each, self.norm) for each in zip(K, Q, M, strict=True)]
+        for name, values in columns.items():
+            for row, value in zip(rows, values.tolist(), strict=True):
+                row[name] = value
+        return {"standing": rows}
+
+    def changes(self, K: Tensor, Q: Tensor, z: Tensor) -> dict[str, Tensor]:
+        K0, Q0 = self.start
+        added, parts = K @ Q.mT - K0 @ Q0.mT, []
+        for now, before, total in zip((K, Q), (K0, Q0), self.sums.totals(), strict=True):
+            parts.append(before + total * (length(now - before) / length(total))[:, None, None])
+        summed = parts[0] @ parts[1].mT - K0 @ Q0.mT
+        return {
+            "added": stable_rank(added),
+            "gradients": stable_rank(summed),
+            "alike": cosine(added, summed),
+            "batch": torch.full((len(K),), self.sums.mean_rank()),
+            "query of added": along(added, z),
+            "factors": length((K - K0) @ (Q - Q0).mT) / length(added),
+            "grown": length(added) / length(K0 @ Q0.mT),
+        }
+
+    def last(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]:
+        return {}
+
+
+def along(M: Tensor, z: Tensor) -> Tensor:
+    """Of ‖M‖², the part along unit queries z (heads, d)."""
+    return (M @ z[:, :, None]).square().sum((1, 2)) / length(M).square()
+
+
+# ---------------------------------------------------------------------- the record and its numbers
+
+OF_HEADS = ("alignment", "rank", "inside", "beyond", "added")
+"""What is recorded of every head at every look; of everything else the mean over heads."""
+CURVES = ("epoch", "train_loss", "train_accuracy", "test_accuracy")
+FOUND = Path(__file__).parents[1] / "records" / "head_stops.json"
+
+
+def gathered(runs: Path, file: Path) -> None:
+    """Write the record: by training its looks, means over heads, and OF_HEADS of every head."""
+    command = "python lab/experiments/head_stops.py digits out/stops"
+    record: dict[str, Any] = {"made": here() | {"command": command}}
+    record["made"]["versions"] |= {"torch": torch.__version__}
+    record["runs"] = {last.parent.name: looked(last.parent) for last in sorted(runs.glob("*/last.json"))}
+    write(file, rounded(record))
+
+
+def looked(folder: Path) -> dict[str, Any]:
+    lines = (folder / "records.jsonl").read_text(encoding="utf8").splitlines()
+    looks = [record for record in map(json.loads, lines) if "standing" in record]
+    run: dict[str, Any] = {name: [x.get(name) for x in looks] for name in CURVES}
+    for name in looks[-1]["standing"][0]:
+        rows = [[head[name] for head in x["standing"] if name in head] for x in looks]
+        run[name] = [float(np.mean(row)) if row else None for row in rows]
+    run["heads"] = {name: [[head.get(name) for head in x["standing"]] for x in looks] for name in OF_HEADS}
+    return run
+
+
+def table(runs: dict[str, Any]) -> list[str]:
+    """A line for each cell with three seeds: at the end, mean over heads, mean over seeds [95 %]."""
+    lines = []
+    for cell in dict.fromkeys(name.rpartition("-")[0] for name in runs):
+        seeds = [run for name, run in runs.items() if name.rpartition("-")[0] == cell]
+        if len(seeds) < SEEDS:
+            continue
+        words = [f"{cell}: test {np.mean([run['test_accuracy'][-1] for run in seeds]):.3f}"]
+        words += [f"{name} {spread([run[name][-1] for run in seeds])}" for name in PRINTED]
+        words += [f"{name} by look {by_look(seeds, name)}" for name in WATCHED]
+        lines += [*words, f"s > 0 and stops: {counted(seeds, WIDTHS[cell.partition('-')[0]])}", ""]
+    return lines
+
+
+PRINTED = ("train_loss", "added", "gradients", "alike", "batch", "step", "of M", "of W", "alignment")
+PRINTED += ("balance", "query of M", "query of added", "factors", "grown")
+WATCHED = ("added", "of M", "alignment", "query of M", "turned")
+
+
+def spread(values: list[float]) -> str:
+    """Mean and Student's 95 % interval."""
+    mean, half = np.mean(values), 4.3027 * np.std(values, ddof=1) / np.sqrt(len(values))
+    return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
+
+
+def by_look(seeds: list[dict[str, Any]], name: str) -> str:
+    """The mean over seeds after every epoch that has a look."""
+    columns = zip(seeds[0]["epoch"], *(run[name] for run in seeds), strict=True)
+    return " ".join(f"{epoch}:{np.mean(row):.3f}" for epoch, *row in columns if None not in row)
+
+
+def counted(seeds: list[dict[str, Any]], width: int) -> str:
+    """Of the heads at every look: how many are pulled outwards, and how many are at a stop."""
+    out = []
+    for look, epoch in enumerate(seeds[0]["epoch"]):
+        heads = [dict(zip(OF_HEADS, x, strict=True)) for run in seeds
+                 for x in zip(*(run["heads"][name][look] for name in OF_HEADS), strict=True)]  # fmt: skip
+        outwards = sum(head["inside"] > 0 for head in heads)
+        out.append(f"{epoch}:{outwards}/{stops(heads, width)} of {len(heads)}")
+    return " ".join(out)
+
+
+if __name__ == "__main__":
+    main()
