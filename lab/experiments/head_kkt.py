@@ -131,7 +131,7 @@ def standing(K: Tensor, Q: Tensor, M: Tensor, norm: Norm, used: float = USED) ->
     `attsvm.kkt_point`; 1 at KKT points only. balance: ‖KᵀK − QᵀQ‖ / ‖KᵀK‖ for these. rank: singular values
     of W that are not spare.
     inside: s, the mean of uᵢᵀ M vᵢ over them, weighted by σᵢ(W); beyond: σ = ‖M_⊥‖; both over ‖M‖. Where
-    s < 0 the gradient shrinks W. of W, of M: stable ranks.
+    s < 0 the gradient shrinks W. second: σ₂(W) / σ₁(W). of W, of M: stable ranks.
     """
     K, Q = K / _value(norm, K), Q / _value(norm, Q)
     W, gram = K @ Q.mT, K.mT @ K
@@ -147,6 +147,7 @@ def standing(K: Tensor, Q: Tensor, M: Tensor, norm: Norm, used: float = USED) ->
         "alignment": 2 * float((M * W).sum()) / max(sum(lengths), TINY),
         "balance": float((gram - Q.mT @ Q).norm() / gram.norm()),
         "rank": rank,
+        "second": float(sizes[1] / sizes[0]),
         "inside": float(inside / largest),
         "beyond": float(torch.linalg.matrix_norm(spare, 2) / largest),
         "of W": float(stable_rank(W)),

@@ -1,13 +1,13 @@
-"""Is the low rank that gradient descent writes into a head a stop? Small encoders, on a CPU:
+"""Is the low rank that gradient descent writes into a head a stop? Small encoders of digits, on a CPU:
 
-    python lab/experiments/head_stops.py digits out/stops      # 42 trainings, eight minutes of one core
-    python lab/experiments/head_stops.py reviews out/stops     # after data.py reviews out/data
+    python lab/experiments/head_stops.py train out/stops       # 36 trainings, six minutes of one core
     python lab/experiments/head_stops.py record out/stops      # lab/records/head_stops.json
     python lab/experiments/head_stops.py table                 # the numbers of the pages
 
 Only W_Q and W_K of each head have different optimizers, as in plan-factors.txt. At some epochs of a training
 it records where every head stands (`head_kkt.py`), what was added to it, and what the sum of the gradients
-along the same path would have added.
+along the same path would have added. The net is that of `run.py digits` (two blocks of two heads, width 32).
+A training that has ended is not repeated.
 """
 
 from __future__ import annotations
@@ -24,109 +24,70 @@ from torch import Tensor, nn
 
 import attsvm
 from attsvm._support.progress import ProgressLine
-from data import Reviews, packed, reviews
 from factors import rounded
 from head_kkt import ascent, cosine, first_tokens, length, pairs, stable_rank, standing, stops
 from optimizers import QUERY_KEY
 from run import DIGITS, digits
 from summary import here, write
-from tasks import Sentiment, Vision, order
+from tasks import Vision
 from training import Settings, train
 
-SEEDS, RATE, BATCH = 3, 1e-3, 50
-WIDTHS = {"digits": 16, "reviews": 24}
-"""Of a head, m."""
+SEEDS, RATE, BATCH, WIDTH = 3, 1e-3, 50, 16
+"""WIDTH: of a head, m."""
 RULES = {"adam+gd-heads": "gd", "adam+muon-heads": "muon", "adam": "adam"}
 STARTS = (1.0, 0.01, 0.1)
 """Of W_Q and W_K at the start, by the usual size."""
-EPOCHS = {"digits": 16, "reviews": 8, "rest": 32}
-LOOKS = (0, 1, 2, 4, 8, 16, 32)
+EPOCHS, REST = 16, 32
+LOOKS = frozenset((0, 1, 2, 4, 8, 16, 32))
 """Epochs after which every head is looked at."""
 READ = 400
 """So many train examples give the gradient M."""
-REVIEWS = {"width": 48, "hidden": 96, "length": 64, "dropout": 0.1}
-TEXTS, TESTS = 4_000, 2_000
+CONTROLS = ((1.0, "rest"), (0.01, "rest"), (1.0, "centred"))
+"""Of gradient descent: start size, and what is different. rest: goes on from a training of the grid, W_Q and
+W_K of the last block alone. centred: no head sees the mean first token."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("what", choices=("digits", "reviews", "record", "table"))
+    parser.add_argument("what", choices=("train", "record", "table"))
     parser.add_argument("out", type=Path, nargs="?", default=Path("out/stops"))
-    parser.add_argument("--data", type=Path, default=Path("out/data"), help="folder of data.py")
     parser.add_argument("--record", type=Path, default=FOUND)
     options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     if options.what == "table":
-        runs = json.loads(options.record.read_text(encoding="utf8"))["runs"]
-        return print("\n".join(table(runs)))
-    if options.what == "record":
-        return gathered(options.out, options.record)
-    planned = [(*cell, seed) for cell in cells(options.what) for seed in range(SEEDS)]
-    with ProgressLine(total=len(planned)) as line:
-        for count, (rule, start, control, seed) in enumerate(planned):
-            line.show(f"{rule} from {start:g} {control}", count)
-            trained(options.what, rule, start, control, seed, options)
-    return None
+        print("\n".join(table(json.loads(options.record.read_text(encoding="utf8"))["runs"])))
+    elif options.what == "record":
+        gathered(options.out, options.record)
+    else:
+        torch.set_num_threads(1)
+        cells = [(rule, start, "") for start in STARTS for rule in RULES]
+        cells += [("adam+gd-heads", start, control) for start, control in CONTROLS]
+        with ProgressLine(total=SEEDS * len(cells)) as line:
+            for count, (cell, seed) in enumerate((cell, k) for cell in cells for k in range(SEEDS)):
+                line.show(named(*cell, seed), count)
+                trained(*cell, seed, options.out)
 
 
-def cells(task: str) -> list[tuple[str, float, str]]:
-    """Optimizer, start size and control: grid, `centred` queries, another batch size, or `rest`."""
-    if task == "reviews":
-        return [(rule, 1.0, "") for rule in RULES] + [("adam+gd-heads", 0.01, "")]
-    controls = [(1.0, "rest"), (0.01, "rest"), (1.0, "centred"), (1.0, "batch 10"), (1.0, "batch 250")]
-    grid = [(rule, start, "") for start in STARTS for rule in RULES]
-    return grid[:5] + [("adam+gd-heads", start, control) for start, control in controls] + grid[5:]
+def named(rule: str, start: float, control: str, seed: int) -> str:
+    return "-".join([RULES[rule], f"{start:g}", *control.split(), str(seed)])
 
 
-def named(task: str, rule: str, start: float, control: str, seed: int) -> str:
-    return "-".join([task, RULES[rule], f"{start:g}", *control.split(), str(seed)])
-
-
-def trained(task_name: str, rule: str, start: float, control: str, seed: int, options: Any) -> None:
-    """One training; `rest` goes on from one of the grid, W_Q and W_K of the last block alone."""
-    folder = options.out / named(task_name, rule, start, control, seed)
+def trained(rule: str, start: float, control: str, seed: int, out: Path) -> None:
+    """One training of the grid or of a control, in a folder of its name."""
+    folder = out / named(rule, start, control, seed)
     if (folder / "last.json").is_file():
         return
-    task, epochs, only, weights = made(task_name, options.data), EPOCHS[task_name], None, None
-    if control.startswith("batch"):
-        task.batch = int(control.split()[1])
-        epochs = round(epochs * task.batch / BATCH)  # as many steps, all of one length
-    if control == "rest":
-        epochs, only = EPOCHS["rest"], "last-query-key"
-        weights = options.out / named(task_name, rule, start, "", seed) / "checkpoint.safetensors"
+    task = Vision(digits(), "cpu", batch=BATCH, **DIGITS)
     task.make = starting(task.make, start, control == "centred")
     norm = attsvm.linf if rule == "adam" else QUERY_KEY[RULES[rule]]
-    share = epochs / EPOCHS[task_name] if control.startswith("batch") else 1
-    look = HeadLook(task, norm, read(task), frozenset(int(share * k) for k in LOOKS))
-    settings = Settings(
-        f"{task_name} {start:g} {control}", 2, rule, RATE, seed, epochs, np.inf, only=only,
-        start=None if weights is None else weights.parent.name,
-    )  # fmt: skip
-    train(task, settings, folder, look=look, save_every=np.inf, every=8, start=weights)
-
-
-def made(name: str, data: Path) -> Any:
-    """Digits as run.py has them, or short movie reviews for two blocks of two heads."""
-    if name == "digits":
-        return Vision(digits(), "cpu", batch=BATCH, **DIGITS)
-    halves = tuple(cut(half, n) for half, n in zip(reviews(data), (TEXTS, TESTS), strict=True))
-    return Sentiment(halves, 2, "cpu", **REVIEWS)
-
-
-def cut(half: Reviews, count: int) -> Reviews:
-    """Some reviews, their first tokens."""
-    rows = half.take(order(len(half), 0, 0)[:count])
-    texts = rows.ids.split(rows.offsets.diff().tolist())
-    return packed([text[: REVIEWS["length"]] for text in texts], rows.labels)
-
-
-def read(task: Any) -> list[Any]:
-    """The fixed examples that give M."""
-    if isinstance(task, Vision):
-        return [(task.train.pixels[:READ], task.train.labels[:READ])]
-    batches = task.batches(0, 0)
-    return [next(batches) for _ in range(READ // task.batch)]
+    look = HeadLook(task, norm, [(task.train.pixels[:READ], task.train.labels[:READ])])
+    kind, weights = (rule, RATE, seed), None
+    settings = Settings(f"digits {start:g} {control}", 2, *kind, EPOCHS, np.inf)
+    if control == "rest":
+        weights = out / named(rule, start, "", seed) / "checkpoint.safetensors"
+        whole = {"start": weights.parent.name, "only": "last-query-key"}
+        settings = Settings(f"digits {start:g} {control}", 2, *kind, REST, np.inf, **whole)
+    train(task, settings, folder, look=look, save_every=np.inf, every=EPOCHS // 2, start=weights)
 
 
 def starting(make: Callable[[], nn.Module], size: float, centred: bool) -> Callable[[], nn.Module]:
@@ -192,11 +153,11 @@ class HeadLook:
     turned: cosine of M and its predecessor.
     """
 
-    def __init__(self, task: Any, norm: Any, batches: list[Any], epochs: frozenset[int]) -> None:
-        self.task, self.norm, self.batches, self.epochs = task, norm, batches, epochs
+    def __init__(self, task: Any, norm: Any, batches: list[Any]) -> None:
+        self.task, self.norm, self.batches = task, norm, batches
 
     def __call__(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]:
-        if epoch and epoch not in self.epochs:
+        if epoch not in LOOKS:
             return {}
         (M, z), (K, Q) = ascent(self.task, model, self.batches), pairs(model)
         layers = [block.attention for block in model.blocks]
@@ -249,7 +210,7 @@ FOUND = Path(__file__).parents[1] / "records" / "head_stops.json"
 
 def gathered(runs: Path, file: Path) -> None:
     """Write the record: by training its looks, means over heads, and OF_HEADS of every head."""
-    command = "python lab/experiments/head_stops.py digits out/stops"
+    command = "python lab/experiments/head_stops.py train out/stops"
     record: dict[str, Any] = {"made": here() | {"command": command}}
     record["made"]["versions"] |= {"torch": torch.__version__}
     record["runs"] = {last.parent.name: looked(last.parent) for last in sorted(runs.glob("*/last.json"))}
@@ -277,7 +238,7 @@ def table(runs: dict[str, Any]) -> list[str]:
         words = [f"{cell}: test {np.mean([run['test_accuracy'][-1] for run in seeds]):.3f}"]
         words += [f"{name} {spread([run[name][-1] for run in seeds])}" for name in PRINTED]
         words += [f"{name} by look {by_look(seeds, name)}" for name in WATCHED]
-        lines += [*words, f"s > 0 and stops: {counted(seeds, WIDTHS[cell.partition('-')[0]])}", ""]
+        lines += [*words, f"s > 0 and stops: {counted(seeds)}", ""]
     return lines
 
 
@@ -298,14 +259,14 @@ def by_look(seeds: list[dict[str, Any]], name: str) -> str:
     return " ".join(f"{epoch}:{np.mean(row):.3f}" for epoch, *row in columns if None not in row)
 
 
-def counted(seeds: list[dict[str, Any]], width: int) -> str:
+def counted(seeds: list[dict[str, Any]]) -> str:
     """Of the heads at every look: how many are pulled outwards, and how many are at a stop."""
     out = []
     for look, epoch in enumerate(seeds[0]["epoch"]):
         heads = [dict(zip(OF_HEADS, x, strict=True)) for run in seeds
                  for x in zip(*(run["heads"][name][look] for name in OF_HEADS), strict=True)]  # fmt: skip
         outwards = sum(head["inside"] > 0 for head in heads)
-        out.append(f"{epoch}:{outwards}/{stops(heads, width)} of {len(heads)}")
+        out.append(f"{epoch}:{outwards}/{stops(heads, WIDTH)} of {len(heads)}")
     return " ".join(out)
 
 

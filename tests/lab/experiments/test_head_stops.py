@@ -7,6 +7,8 @@ import torch
 import attsvm
 from data import Images
 from head_kkt import ascent, extended, pairs, standing, stops
+from head_stops import HeadLook, starting
+from optimizers import optimizer
 from run import DIGITS
 from tasks import Vision
 
@@ -114,3 +116,29 @@ def test_a_term_in_the_logits_changes_the_loss_and_is_gone_afterwards():
         terms[0].data += torch.randn(terms[0].shape)
         assert task.loss(model, batch)[0].item() != pytest.approx(plain, rel=1e-5)
     assert task.loss(model, batch)[0].item() == plain
+
+
+@pytest.mark.parametrize(("rule", "same"), [("adam+gd-heads", True), ("adam+muon-heads", False)])
+def test_gradient_descent_adds_the_sum_of_its_gradients_and_muon_does_not(rule, same, tmp_path):
+    torch.manual_seed(0)
+    task = small("pictures")
+    model, batch = task.make(), next(task.batches(0, 1))
+    look, steps = HeadLook(task, attsvm.frobenius, [batch]), optimizer(rule, model, 1e-3)
+    look(model.eval(), 0, tmp_path)
+    task.loss(model, batch)[0].backward()
+    steps.step()
+    heads = look(model, 1, tmp_path)["standing"]
+    assert all((head["alike"] > 0.999) == same for head in heads)
+    assert all((head["added"] == pytest.approx(head["gradients"], rel=1e-2)) == same for head in heads)
+    assert all(0 < head["grown"] < 0.1 and head["factors"] < 0.1 for head in heads)
+
+
+def test_a_smaller_start_shrinks_queries_and_keys_alone():
+    task = small("pictures")
+    torch.manual_seed(0)
+    plain = task.make()
+    torch.manual_seed(0)
+    smaller = starting(task.make, 0.1, centred=False)()
+    for name, weight in smaller.named_parameters():
+        factor = 0.1 if "query" in name or "key" in name else 1.0
+        assert torch.allclose(weight, factor * dict(plain.named_parameters())[name]), name
