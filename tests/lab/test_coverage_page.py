@@ -60,7 +60,7 @@ def test_the_totals_are_those_of_the_rows(page):
 def test_a_name_that_does_not_exist_and_a_wrong_total_are_seen(page):
     renamed = page.replace("`max_margin`", "`max_margins`", 1)
     assert list(unknown(name for _, names, _ in rows(renamed) for name in names)) == ["max_margins"]
-    assert totals(page) != counted(page.replace(" | faithful |", " | partial: half |", 1))
+    assert totals(page) != counted(page.replace("` | faithful |", "` | partial: half |", 1))
 
 
 def test_what_is_not_missing_is_somewhere(page):
