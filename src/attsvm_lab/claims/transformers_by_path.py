@@ -166,8 +166,8 @@ def factors_as_wide_as_the_rank_reach_the_nuclear_direction(seed: int, narrower:
     Four of 16 draws (3, 4, 5) whose nuclear solution has rank two. m = 2, R = 1000. Wanted: margin
     ratio ≥ 1 − SMOOTHING, with a deficit within 10 % of D, as above. The twin has m = 1.
 
-    Surprise: of twenty seeds one has a D so large that the ratio is 0.976 there, as D says; on another none of
-    the four starts finds the least loss, which sixteen do.
+    Surprise: of twenty seeds one has a D so large that the ratio is 0.976 there, as D says; on another none
+    of the four starts finds the least loss, which sixteen do.
     """
     drawn, heads = _of_rank_two(3, 4, 5, range(16 * seed, 16 * seed + 16), 4)
     tokens, v = _some(drawn, heads, slice(4))
