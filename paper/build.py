@@ -284,9 +284,9 @@ def waiting_numbers(cells: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def is_plain(cell: dict[str, Any], beside: tuple[str, ...]) -> bool:
+def is_plain(cell: dict[str, Any], also: tuple[str, ...]) -> bool:
     """Whether a cell of the study of waiting has none of these, and no momentum, batch, noise or rounding."""
-    return not any(cell.get(name) for name in ("momentum", "batch", "noise", "weights", *beside))
+    return not any(cell.get(name) for name in ("momentum", "batch", "noise", "weights", *also))
 
 
 def harmonic(p_K: float, p_Q: float) -> float:
@@ -396,8 +396,8 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, float, str], ...]], ...] = (
 
 def _of(cell: dict[str, Any], pair: str, decay: float) -> bool:
     """Whether a cell has these exponents and this decay, and nothing else."""
-    same = cell.get("p", "2, 2") == pair and (cell.get("decay") or 0.0) == decay
-    return same and is_plain(cell, ())
+    has_settings = cell.get("p", "2, 2") == pair and (cell.get("decay") or 0.0) == decay
+    return has_settings and is_plain(cell, ())
 
 
 def _curve(ax: Any, group: list[dict[str, Any]], kind: str, color: str, name: str) -> None:
@@ -407,8 +407,8 @@ def _curve(ax: Any, group: list[dict[str, Any]], kind: str, color: str, name: st
     if not foreseen:
         return
     ax.plot(*zip(*foreseen, strict=True), "--", color=color, lw=1)
-    seen = [(start, measured) for start, measured, _ in rows if measured]
-    ax.plot(*zip(*seen, strict=True), "o", color=color, ms=3.5)
+    medians = [(start, measured) for start, measured, _ in rows if measured]
+    ax.plot(*zip(*medians, strict=True), "o", color=color, ms=3.5)
     start, steps = foreseen[-1]
     if not name.startswith("decay"):
         label(ax, start, steps, name, color, xytext=(5, 0), textcoords="offset points", va="center")
