@@ -77,8 +77,8 @@ def _path(seed: int, factors: bool) -> att.Path:
 @claim(
     f"{PAPER}, vanishing ridge; the constant is derived",
     "recalled-H",
-    removed="W itself pays the ridge: here K and Q do",
-    twin=lambda seed: _vanishing_ridge(seed, factors=True, target=att.frobenius),
+    removed="the Frobenius program: here the nuclear one",
+    twin=lambda seed: _vanishing_ridge(seed, factors=False, target=att.nuclear),
 )
 def the_ridge_path_of_W_tends_to_the_frobenius_direction(seed: int) -> att.Verdict:
     """The minimiser of L(W) + λ‖W‖²/2 tends in direction to the Frobenius solution of the best tokens as
