@@ -81,7 +81,7 @@ class Solution:
     def _least_margin(self) -> Float:
         """The least margin per required margin (…,); exactly 1 where it is 1 up to the tolerance."""
         rows = self.constraints
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratio = rows.token_margins(self.W) / self.required[..., None]
         bounded = rows.separating & (self.required > 0)[..., None]
         least = ratio.min((-2, -1), initial=np.inf, where=bounded)
