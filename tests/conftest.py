@@ -42,6 +42,9 @@ ORDER = (
     "tests/training/test_limits.py",
     "tests/lab/claims/test_transformers_as_svms.py",
     "tests/lab/claims/test_mirror_descent_and_rates.py",
+    "tests/lab/claims/test_law_of_halves.py",
+    "tests/lab/claims/test_waiting.py",
+    "tests/lab/claims/test_factor_kkt_points.py",
     "tests/next_token/test_next_token_claims.py",
 )
 
