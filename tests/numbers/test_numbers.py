@@ -67,6 +67,7 @@ OTHERS = {
         "0.995": "train accuracy at which a training ends",
         "50,000": "reviews, spelled once by both tokenizers",
         "7,214": "of these are longer than 512 tokens",
+        "0.994": "share of the mean first token: lab/records/head_stops.json",
     },
     "practice/language.md": {
         "8,190": "pieces of the vocabulary",
@@ -84,7 +85,7 @@ OTHERS = {
         **dict.fromkeys(("4,000", "11,000"), "widths of the settings of benign overfitting"),
     },
     "papers/topics.md": {"45,000": "texts of nine lengths", "1,200": "texts of a seed of the claim"},
-    "papers/max_margin_selection.md": {"0.004": MARGINS, "0.73": MARGINS},
+    "papers/max_margin_selection.md": {"0.004": MARGINS, "0.73": MARGINS, "4,096": "selections: 4⁶"},
     "papers/next_token.md": {"1,800": "pairs per seed, rounded to hundreds"},
     "papers/mirror_descent.md": {"18,206": LARGE, "27,224": LARGE},
 }
