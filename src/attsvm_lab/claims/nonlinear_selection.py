@@ -42,6 +42,35 @@ def a_head_that_mixing_hurts_selects_one_token_each(seed: int, strength: float =
     )
 
 
+@claim(
+    "Tarzanagh et al. 2023, Transformers as Support Vector Machines, heads that mixing hurts",
+    "recalled-M",
+    removed="mixing tokens is strictly worse",
+    twin={"strength": 1.0},
+    chosen_on=range(5),
+)
+def the_path_of_W_selects_one_token_each_if_mixing_hurts(seed: int, strength: float = -0.5) -> att.Verdict:
+    """With a head for which mixing tokens is strictly worse than the best one, the regularisation path of W
+    tends to the Frobenius solution W^mm of the best tokens.
+
+    The same head, labels and loss as above, for W and two queries that are not parallel: a draw (2, 3, 4).
+    Measured as above: 1 − cosine at R = 30 ‖W^mm‖, and how it falls from a third of that; and the rank of
+    W^mm, which is two.
+    """
+    source, v = att.datasets.sphere(2, 3, 4, seed=seed)
+    tokens, head = att.Tokens(source.keys, source.queries), att.QuadraticPenalty(v, np.array(strength))
+    mm = solved(tokens, (tokens.keys @ v - strength * (tokens.keys**2).sum(-1)).argmax(-1))
+    path = _smallest_loss(tokens, head, np.linalg.norm(mm.W) * np.array([10.0, 30.0]))
+    off = 1 - att.cosine(path.W, mm.W)
+    return att.judge(
+        "the path of W for a head that mixing hurts tends to W^mm",
+        att.at_most("1 − cosine", off[-1], 0.01),
+        att.at_most("the same, relative to a radius three times smaller", off[-1] / off[-2], 1 / 4),
+        att.at_least("rank of W^mm", float(np.linalg.matrix_rank(mm.W, tol=1e-3)), 2.0),
+        att.reported("least attention on a best token", path.attention[-1][mm.selected].min()),
+    )
+
+
 def _smallest_loss(tokens: att.Tokens, head: att.QuadraticPenalty, radii: Float) -> att.Path:
     """The free search; where a ray of some selection has a smaller loss, the search around that ray.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import solved
+from attsvm_lab.claims.prompt_instances import gradient, log_slope
 from attsvm_lab.claims.transformers_setup import (
     PAPER,
     draws,
@@ -18,6 +21,7 @@ from attsvm_lab.claims.transformers_setup import (
     plain_run,
     random_weights,
     self_attending,
+    smoothness,
     two_scores,
 )
 
@@ -168,6 +172,57 @@ def _contradicting_labels(seed: int, own_queries: bool = False) -> tuple[att.Tok
     tokens = self_attending(tokens) if own_queries else tokens
     keys, queries = (np.repeat(a, 2, axis=1) for a in (tokens.keys, tokens.queries))
     return att.Tokens(keys, queries, np.array([1.0, -1.0])), v
+
+
+# ---------------------------------------------------------------------- the gradient
+
+
+@claim(
+    f"{PAPER}, smoothness constant",
+    "recalled-H",
+    removed="Assumption A: |ℓ'| ≤ M₁",
+    twin={"slope": lambda f: -f},
+    chosen_on=range(5),
+)
+def the_gradient_in_W_is_lipschitz_with_the_stated_constant(
+    seed: int, slope: Callable[[Float], Float] = log_slope
+) -> att.Verdict:
+    """‖∇L(W) − ∇L(W')‖_F ≤ L_W ‖W − W'‖_F with
+    L_W = 1/n Σ (M₀ ‖v‖² ‖z_i‖² ‖X_i‖⁴ + 3 M₁ ‖v‖ ‖z_i‖² ‖X_i‖³).
+
+    Hypotheses (Assumption A): |ℓ''| ≤ M₀ and |ℓ'| ≤ M₁; logistic: ¼ and 1. Measured: the largest ratio of
+    the two sides over 1,000 pairs of weights, near and far, on a draw (6, 4, 6) whose queries have lengths
+    ½ and 2, for heads of length 1 and 50. So that the constant cannot be many times too large: one example of
+    two opposite tokens, a query of length 2 and a head of length 1,000, where it is at most five times too
+    large (four in the limit, as for prompts).
+    """
+    drawn, v = att.datasets.sphere(6, 4, 6, seed=seed)
+    queries, rng = drawn.queries * np.array(3 * [[0.5], [2.0]]), np.random.default_rng(seed)
+    W, step = rng.standard_normal((2, 1_000, 6, 6))
+    W *= np.geomspace(0.05, 20, 1_000)[:, None, None]
+    step *= rng.permutation(np.geomspace(1e-4, 3, 1_000))[:, None, None]
+    ratios = [
+        _change(att.Tokens(drawn.keys, queries, drawn.labels), head * v, W, step, slope) for head in (1, 50)
+    ]
+    opposite = np.stack([drawn.keys[:1, 0], -drawn.keys[:1, 0]], axis=1)
+    near = 1e-4 * drawn.keys[0, 0][:, None] * drawn.queries[0] / 2
+    pair = att.Tokens(opposite, 2 * drawn.queries[:1], np.ones(1))
+    worst = _change(pair, 1_000 * drawn.keys[0, 0], 0 * near[None], near[None], slope)
+    return att.judge(
+        "∇L is L_W-Lipschitz",
+        att.at_most("largest ‖∇L(W) − ∇L(W')‖ / (L_W ‖W − W'‖)", max(*map(np.max, ratios), worst.max()), 1),
+        att.at_least("the same, two opposite tokens", worst.max(), 0.2),
+        att.reported("the same, random tokens", np.max(ratios)),
+    )
+
+
+def _change(tokens: att.Tokens, v: Float, W: Float, step: Float, slope: Callable[[Float], Float]) -> Float:
+    """‖∇L(W + step) − ∇L(W)‖ / (L_W ‖step‖), (m,): as a prompt vec(W) with the keys x_it z_iᵀ."""
+    keys = np.einsum("ntd,ne->ntde", tokens.keys, tokens.queries).reshape(*tokens.keys.shape[:2], -1)
+    gamma, first, size = att.scores(tokens, v), W.reshape(len(W), -1), step.reshape(len(W), -1)
+    (one, a), (two, b) = (gradient(gamma, keys, x, slope) for x in (first, first + size))
+    change = np.linalg.norm(np.exp(a)[:, None] * one - np.exp(b)[:, None] * two, axis=-1)
+    return np.asarray(change / np.linalg.norm(size, axis=-1) / smoothness(tokens, v))
 
 
 # ---------------------------------------------------------------------- local convergence, factors

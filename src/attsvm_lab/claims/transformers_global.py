@@ -154,6 +154,53 @@ def _global(seed: int, tokens: att.Tokens, v: Float, size: float = 1.0) -> att.V
 
 
 @claim(
+    f"{PAPER}, global convergence under Assumption B.1",
+    REFUTED,
+    removed="all tokens are support vectors",
+    twin={"support": False},
+    chosen_on=range(5),
+)
+def descent_is_global_if_all_tokens_are_support(seed: int, support: bool = True) -> att.Verdict:
+    """Under Assumption B.1, every token a support vector, gradient descent on W tends to the Frobenius
+    solution of the best tokens, from any start.
+
+    Refuted as recalled. Of 40 draws (2, 3, 4), those that satisfy B.1 and have a second selection that is
+    locally optimal; W(0) is 100 W^mm_α of that selection, then 10,000 normalised steps of 1. By
+    local convergence descent stays there. B.1 is about the program of the best tokens alone, and asks nothing
+    of the scores. A seed without such a draw says nothing. Beside it: the margin ratio of the runs to the
+    program of their own tokens.
+    """
+    tokens, v = att.datasets.sphere(2, 3, 4, seed=draws(seed, 40))
+    best = att.best_tokens(tokens, v)
+    solution = solved(tokens, best)
+    wanted = np.asarray(att.all_tokens_support(solution)) == support
+    draw = np.flatnonzero(wanted & np.asarray(solution.separable))
+    axes = ((int(k), _second(tokens.run(int(k)), v[k], best[k])) for k in draw)
+    second = {k: axis for k, axis in axes if axis is not None}
+    index = list(second)
+    some = [index[j % len(index)] for j in range(4)] if index else [0] * 4
+    start = np.stack([100 * second.get(k, solution.W[k]) for k in some])
+    chosen = att.Tokens(tokens.keys[some], tokens.queries[some], tokens.labels[some])
+    path = normalised_run(chosen, v[some], start, lr=1.0)
+    arrived = (path.selected == best[some]).all((-2, -1))
+    own = att.margin_ratio(path, solved(chosen, path.selected))[:, -1]
+    return att.judge(
+        "descent from any start tends to the solution of the best tokens",
+        att.at_least("share of runs at the best tokens", arrived.mean(), 1.0),
+        att.reported("margin ratio to the program of their own tokens", own.min()),
+        att.reported("draws with a second locally optimal selection", len(index)),
+        att.reported("draws that satisfy the assumption", len(draw)),
+        given={"some draw has a second locally optimal selection": bool(index)},
+    )
+
+
+def _second(tokens: att.Tokens, v: Float, best: Bool) -> Float | None:
+    """W^mm of a locally optimal selection that is not the best one; None if there is none."""
+    others = [s.W for s in att.selections(tokens, v) if (s.selected != best).any()]
+    return others[0] if others else None
+
+
+@claim(
     f"{PAPER}, in place of global convergence under Assumption B",
     "derived",
     removed="Assumption B",

@@ -65,6 +65,28 @@ def test_exchanged_optimizers_are_noticed():
     assert came(arrays, what) == "agrees" and came(other, what) == "differs, not explained"
 
 
+def test_ratios_of_large_weights_agree_and_exchanged_or_halved_ones_are_noticed():
+    arrays, what = sentiment.experiment(), "size 6: {} weights above 0.06, p = 1.1 over p = 2"
+    fewer = "size 6: the 95 % interval of the ratio of large {} weights is below one"
+    exchanged = arrays | {
+        f"large 6 {p} {seed}": arrays[f"large 6 {other} {seed}"]
+        for p, other in (("1.1", "2"), ("2", "1.1"))
+        for seed in range(3)
+    }
+    halved = arrays | {f"large 6 1.1 {seed}": arrays[f"large 6 1.1 {seed}"] / 2 for seed in range(3)}
+    for given, wanted in ((arrays, True), (halved, False)):  # three trials tell a ratio from its half
+        rows = [check for check in sentiment.experiment.rows(given) if "weights above 0.06" in check.what]
+        assert [check.agrees for check in rows] == 3 * [wanted]
+    assert came(arrays, what.format("key")) == "agrees"
+    for kind in ("query", "value"):  # and not the three published ones apart
+        assert came(arrays, what.format(kind)) == "not comparable yet"
+    assert came(exchanged, what.format("key")) == "differs, not explained"
+    for kind in ("key", "query"):
+        assert came(arrays, fewer.format(kind)) == "agrees"
+        assert came(exchanged, fewer.format(kind)) == "differs, not explained"
+    assert not [check for check in sentiment.experiment.rows(arrays) if fewer.format("value") == check.what]
+
+
 def test_a_control_at_chance_is_not_compared_and_one_that_learns_is():
     arrays = vision_sparsity.experiment()
     statuses = {
