@@ -1,7 +1,8 @@
 """Random models and paper instances: functions that return Tokens and a head.
 
 random.py: the random models of the core papers; paper_instances.py: small instances of three papers, and
-published.py the authors' draws. The other files have the data of one paper each; a new paper gets a file.
+published.py the authors' draws. The other files have the data of one paper each; a new paper gets a file,
+a model of no paper a function in random.py.
 """
 
 from typing import NoReturn

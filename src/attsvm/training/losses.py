@@ -1,4 +1,7 @@
-"""Losses of the margin f: decreasing functions, known through their logarithms."""
+"""Losses of the margin f: decreasing functions, known through their logarithms.
+
+Errors of a target, such as the squared error, are heads: prediction_heads.py.
+"""
 
 from __future__ import annotations
 
