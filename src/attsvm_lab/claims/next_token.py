@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -566,12 +567,15 @@ def behind_any_layer_that_ranks_the_winner_first_descent_stays_at_its_program(
 def _in_balls(seed: int, group: int, wins: tuple[int, int], loss: Any) -> tuple[float, Float, float]:
     """The path of a loss on a small corpus: 1 − cosine of its growth to W_svm, tied odds, certified margin.
 
-    Every query ranks four tokens in groups that are equally good; 12 sentences of three, each of them
-    wins[0] times with the first token of its best group and wins[1] times with the last.
+    Every query ranks the three other tokens, in groups that are equally good, and itself last. Each sentence
+    of two others occurs wins[0] times with the first token of its best group and wins[1] times with the last.
     """
     rng = np.random.default_rng([5, seed])
-    rank = np.argsort(rng.random((4, 4)), axis=-1) // group
-    ids = np.argsort(rng.random((12, 4)), axis=-1)[:, :3]
+    rank = (np.argsort(rng.random((4, 4)), axis=-1) + 4 * np.eye(4, dtype=int)).argsort(-1).argsort(
+        -1
+    ) // group
+    rank[np.arange(4), np.arange(4)] = 4
+    ids = np.array([(x, y, q) for q in range(4) for x, y in combinations(np.setdiff1d(range(4), q), 2)])
     level = rank[ids[:, -1:], ids]
     best = level == level.min(-1, keepdims=True)
     first, last = np.where(best, ids, 4).min(-1), np.where(best, ids, -1).max(-1)
@@ -603,8 +607,8 @@ def the_path_of_other_losses_tends_to_graph_svm(seed: int, wins: tuple[int, int]
     decreasing losses ℓ of the winner's attention, too, and inside components the odds p/(1 − p) of its own
     finite part, n₀ ℓ'(p) = n₁ ℓ'(1 − p).
 
-    Logistic and exponential loss; four random unit tokens of width 6 in an order, and in pairs that are
-    equally good and chosen 3 to 2. Such losses are bounded: chosen 4 to 1 the odds have no solution, and the
+    Logistic and exponential loss; four random unit tokens of width 6. Each query orders the others, or finds
+    two equally good, chosen 3 to 2. Such losses are bounded: chosen 4 to 1 the odds have no solution, and the
     tie breaks. Wanted: 1 − cosine ≤ 3e-3 of the growth from R = 6 ‖W_svm‖ to 12 ‖W_svm‖, odds to 1e-2.
     """
     log_odds = {"logistic": 1.559113, "exponential": 0.860344}
