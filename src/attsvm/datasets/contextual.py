@@ -88,13 +88,11 @@ def contextual(
 
     arrays = draw_runs(draw, seed, test=bool(fresh))
     arrays |= draw_runs(directions, seed)  # test inputs have the directions of the training inputs
-    own = [
-        np.take_along_axis(arrays[name], arrays["context"][..., None].astype(int), axis=-2)
-        for name in ("prompts", "heads")
-    ]
-    parts = np.stack([own[0], arrays["labels"][..., None] * own[1]], axis=-2)  # (n, 2, d)
+    context = arrays["context"].astype(int)
+    q, w = (np.take_along_axis(arrays[name], context[..., None], axis=-2) for name in ("prompts", "heads"))
+    parts = np.stack([q, arrays["labels"][..., None] * w], axis=-2)  # (n, 2, d)
     against = -np.matmul(arrays["opposed"][..., None, :], parts) + noise * arrays["noise"]
     relevant = arrays["relevant"].astype(bool)
     keys = np.where(relevant[..., None], parts.sum(-2, keepdims=True), against)
-    hidden = Contexts(arrays["prompts"], arrays["heads"], relevant, arrays["context"].astype(int))
+    hidden = Contexts(arrays["prompts"], arrays["heads"], relevant, context)
     return Tokens(keys, labels=arrays["labels"]), hidden

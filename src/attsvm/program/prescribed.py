@@ -24,8 +24,10 @@ from attsvm.program.certificate import TOLERANCE
 from attsvm.program.extended_precision.balls import unit_ball
 from attsvm.program.extended_precision.central_path import FIRST, Problem, descend, follow
 from attsvm.program.interior_engine import FLOOR, length, nearer, paces_of
+from attsvm.program.max_margin import max_margin
 from attsvm.program.rows import Rows, Span
 from attsvm.program.schatten.curved import of_power, of_root, power
+from attsvm.program.solution import NotCertified
 
 GAP_GOAL = 1e-11
 """Relative gap at which the central path ends."""
@@ -129,9 +131,6 @@ def _corrected(A: Float, b: Float, W: Float) -> Float:
 
 def _of_entries(rows: Rows, b: Float, norm: Norm, first: Float) -> tuple[Float, Float]:
     """One row asks for a margin, and is tight at the end; the others, less their share of it, are ties."""
-    from attsvm.program.max_margin import max_margin
-    from attsvm.program.solution import NotCertified
-
     A, lead = rows.dense, int(np.abs(b).argmax())
     anchor = A[lead] / b[lead]
     ties = np.delete(A - np.outer(b, anchor), lead, axis=0)

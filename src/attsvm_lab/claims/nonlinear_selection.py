@@ -30,16 +30,8 @@ def a_head_that_mixing_hurts_selects_one_token_each(seed: int, strength: float =
     Networks as heads, and sets of equally good tokens: the claims of set_selection.py.
     """
     source, v = att.datasets.prompt_sphere(2, 3, 4, seed=seed)
-    tokens, head = att.Tokens(source.keys), att.QuadraticPenalty(v, np.array(strength))
-    mm = solved(tokens, (tokens.keys @ v - strength * (tokens.keys**2).sum(-1)).argmax(-1))
-    path = _smallest_loss(tokens, head, np.linalg.norm(mm.W) * np.array([10.0, 30.0]))
-    off = 1 - att.cosine(path.W, mm.W)
-    return att.judge(
-        "the path of a head that mixing hurts tends to p^mm",
-        att.at_most("1 − cosine", off[-1], 0.01),
-        att.at_most("the same, relative to a radius three times smaller", off[-1] / off[-2], 1 / 4),
-        att.reported("least attention on a best token", path.attention[-1][mm.selected].min()),
-    )
+    _, evidence = _path_to_best_tokens(att.Tokens(source.keys), v, strength)
+    return att.judge("the path of a head that mixing hurts tends to p^mm", *evidence)
 
 
 @claim(
@@ -58,17 +50,25 @@ def the_path_of_W_selects_one_token_each_if_mixing_hurts(seed: int, strength: fl
     W^mm, which is two.
     """
     source, v = att.datasets.sphere(2, 3, 4, seed=seed)
-    tokens, head = att.Tokens(source.keys, source.queries), att.QuadraticPenalty(v, np.array(strength))
+    mm, evidence = _path_to_best_tokens(att.Tokens(source.keys, source.queries), v, strength)
+    rank = float(np.linalg.matrix_rank(mm.W, tol=1e-3))
+    evidence.insert(-1, att.at_least("rank of W^mm", rank, 2.0))  # before what is only reported
+    return att.judge("the path of W for a head that mixing hurts tends to W^mm", *evidence)
+
+
+def _path_to_best_tokens(
+    tokens: att.Tokens, v: Float, strength: float
+) -> tuple[att.Solution, list[att.Evidence]]:
+    """The program of the tokens of largest h, and how near the path of smallest loss comes to it."""
+    head = att.QuadraticPenalty(v, np.array(strength))
     mm = solved(tokens, (tokens.keys @ v - strength * (tokens.keys**2).sum(-1)).argmax(-1))
     path = _smallest_loss(tokens, head, np.linalg.norm(mm.W) * np.array([10.0, 30.0]))
     off = 1 - att.cosine(path.W, mm.W)
-    return att.judge(
-        "the path of W for a head that mixing hurts tends to W^mm",
+    return mm, [
         att.at_most("1 − cosine", off[-1], 0.01),
         att.at_most("the same, relative to a radius three times smaller", off[-1] / off[-2], 1 / 4),
-        att.at_least("rank of W^mm", float(np.linalg.matrix_rank(mm.W, tol=1e-3)), 2.0),
         att.reported("least attention on a best token", path.attention[-1][mm.selected].min()),
-    )
+    ]
 
 
 def _smallest_loss(tokens: att.Tokens, head: att.QuadraticPenalty, radii: Float) -> att.Path:

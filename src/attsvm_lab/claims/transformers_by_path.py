@@ -15,6 +15,7 @@ from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import PAPER, draws, locally_optimal_selections
 
 RADII = (100.0, 300.0, 1000.0)
+RIDGES = (1e-100, 1e-300)
 CONE = 0.01
 """The theorem promises a cone that depends on α; this one tilts margins by up to about 0.4."""
 SMOOTHING = 0.02
@@ -56,19 +57,20 @@ def the_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> att.Verdict
 
 
 def _ball(seed: int, factors: bool, target: att.Norm) -> att.Verdict:
-    tokens, v = att.datasets.sphere(3, 4, 5, seed=draws(seed, 4))
-    solution = solved(tokens, att.best_tokens(tokens, v), target)
+    path, v = _path(seed, factors)
+    solution = solved(path.tokens, att.best_tokens(path.tokens, v), target)
     ball = att.nuclear if factors else att.frobenius
-    return _tends(_path(seed, factors), solution, f"the {ball} path tends to the {target} direction")
+    return _tends(path, solution, f"the {ball} path tends to the {target} direction")
 
 
 @lru_cache(maxsize=2)
-def _path(seed: int, factors: bool) -> att.Path:
-    """The path of K and Q, or of W: one for a claim and for the twin of the other."""
+def _path(seed: int, factors: bool, ridge: bool = False) -> tuple[att.Path, Float]:
+    """The path of K and Q, or of W, in balls or under a ridge, and its heads; one for a claim and a twin."""
     tokens, v = att.datasets.sphere(3, 4, 5, seed=draws(seed, 4))
     weight: att.Weight = att.KeyQuery() if factors else att.FullWeight()
     ball = att.nuclear if factors else att.frobenius
-    return att.regularisation_path(tokens, att.Linear(v), weight=weight, norm=ball, radii=RADII)
+    settings: Any = {"ridge": RIDGES, "starts": 6} if ridge else {"radii": RADII}
+    return att.regularisation_path(tokens, att.Linear(v), weight=weight, norm=ball, **settings), v
 
 
 # ---------------------------------------------------------------------- vanishing ridge
@@ -110,23 +112,13 @@ def the_ridge_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> att.V
 
 
 def _vanishing_ridge(seed: int, factors: bool, target: att.Norm) -> att.Verdict:
-    path = _ridge_path(seed, factors)
-    v = att.datasets.sphere(3, 4, 5, seed=draws(seed, 4))[1]
+    path, v = _path(seed, factors, ridge=True)
     solution = solved(path.tokens, att.best_tokens(path.tokens, v), target)
     return att.judge(
         f"the ridge path tends to the {target} direction",
         att.at_least("margin ratio", att.margin_ratio(path, solution)[:, -1].min(), 0.99),
         *_closes(path, solution, v, 0.1),
     )
-
-
-@lru_cache(maxsize=2)
-def _ridge_path(seed: int, factors: bool) -> att.Path:
-    tokens, v = att.datasets.sphere(3, 4, 5, seed=draws(seed, 4))
-    weight: att.Weight = att.KeyQuery() if factors else att.FullWeight()
-    ball = att.nuclear if factors else att.frobenius
-    ridge = [1e-100, 1e-300]
-    return att.regularisation_path(tokens, att.Linear(v), weight=weight, norm=ball, ridge=ridge, starts=6)
 
 
 def _closes(path: att.Path, solution: att.Solution, v: Float, off: float) -> list[att.Evidence]:
