@@ -4,7 +4,8 @@
 
 What `attsvm sweep lab/studies/atlas.toml --scale paper` computes, with a worker per core. All sizes wait in
 one queue, in the order of the study; after each the record is written, so that a limit leaves whole sizes
-behind. `--had lab/records/atlas.json` computes only what that record lacks, and adds it.
+behind. `--had lab/records/atlas.json` computes only what that record lacks, and adds it. `--summary` prints
+what a record says: for each training and size the program with the largest median, and the predicted one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/atlas"))
     parser.add_argument("--machine", default=platform.machine())
     parser.add_argument("--had", type=Path, help="a record whose cells, if of as many seeds, are kept")
+    parser.add_argument("--summary", type=Path, help="print what this record says, compute nothing")
     options, began = parser.parse_args(), time.perf_counter()
+    if options.summary:
+        print("\n".join(summary(json.loads(options.summary.read_text(encoding="utf8")))))
+        return
     study = tomllib.loads(STUDY.read_text(encoding="utf8"))
     scaled = study.pop("scale")[options.scale]
     study |= {key: value for key, value in scaled.items() if key not in ("data", "train")}
@@ -79,6 +84,24 @@ def main() -> None:
         except TimeoutError:
             print(f"{options.seconds:g} s are over: {len(records)} of {len(waiting)} sizes", flush=True)
             os._exit(0)  # what is not finished is not waited for
+
+
+def summary(record: dict[str, Any]) -> list[str]:
+    """By training and size, in percent: the largest median over programs, and the predicted program's."""
+    lines, held, predictions = [], 0, 0
+    for name, training in record["trainings"].items():
+        predicted = training["theory"].get("norm")
+        for size, cell in training["sizes"].items():
+            medians = {x["norm"]: x["median"] for x in cell["shares"].values() if x is not None}
+            best = max(medians, key=lambda norm: medians[norm])
+            line = f"{name} | {size}: {best} {100 * medians[best]:.1f} of {cell['runs']} draws"
+            if predicted in medians:
+                predictions, held = predictions + 1, held + (best == predicted)
+                line += f", predicted {predicted} {100 * medians[predicted]:.1f}"
+                line += "" if best == predicted else " <"
+            rates = {x["norm"]: x["rate"] for x in cell["shares"].values() if x is not None}
+            lines.append(f"{line}, rate {rates[best]}")
+    return [*lines, f"{held} of {predictions} predictions have the largest median of their row"]
 
 
 def _has(had: dict[str, Any], training: dict[str, Any], size: dict[str, Any], seeds: int) -> bool:
