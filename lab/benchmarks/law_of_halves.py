@@ -10,7 +10,7 @@ chose nothing. A few minutes each, one core:
 factors, diagonals: 100 draws from seed 3000 on with the settings of claims/law_of_halves.py. Each cell is the
 least and the median share of the certified best margin, in percent.
 exponents: of which Schatten norm does a run have the largest share, on a fine grid? Starts of their own and
-shrinking steps, from seed 6000 on. Half an hour.
+shrinking steps, from seed 6000 on. Half an hour; --workers 15 divides it among processes.
 pairs: a norm for K and another for Q, from seed 6100 on.
 stops: the predicted and the observed power of 64 runs of gradient descent from near rank one, seed 7000.
 picture: gradient descent at one stop beside Schatten-4 steps and Muon. Half a minute.
@@ -20,9 +20,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
+from argparse import ArgumentParser
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -99,33 +102,37 @@ def diagonals() -> dict[str, Any]:
     return {"size": WIDE, "draws": len(SEEDS), "programs": programs, "rows": rows}
 
 
-def exponents() -> dict[str, Any]:
+def exponents(workers: int = 1) -> dict[str, Any]:
     """Of all Schatten(r) on a grid, the one of which a run has the largest share."""
-    scale, power = SHRINKING
-    exponents_r = np.array([*GRID, math.inf])
-    rows = []
-    for size, (draws, steps) in SIZES.items():
-        seeds = range(6000, 6000 + draws)
-        tokens, v = att.datasets.sphere(*size, seed=seeds)
-        rng = np.random.default_rng(seeds.start)
-        start = {name: 0.1 * rng.standard_normal((draws, size[2], size[2])) for name in "KQ"}
-        for p in (2.0, 3.0, 4.0, 8.0, math.inf):
-            rule = att.steepest(att.Schatten(p), lambda k: scale * (k + 1.0) ** -power)
-            options: Any = {"weight": att.KeyQuery(), "optimizer": rule, "init": start, "record": [steps]}
-            path = att.train(tokens, att.Linear(v), steps=steps, **options)
-            shares = np.array([_share(path, att.Schatten(r)) for r in exponents_r])
-            leader, predicted = shares.argmax(0), int(np.flatnonzero(exponents_r == p / 2)[0])
-            counts = {
-                "leads": int((leader == predicted).sum()),
-                "neighbour": int((np.abs(leader - predicted) == 1).sum()),
-                "leader": _written(float(np.median(exponents_r[leader]))),
-            }
-            rows.append(
-                {"size": size, "draws": draws, "steps": steps, "p": _written(p)}
-                | counts
-                | {"share": _summary(shares[predicted])}
-            )
-    return {"grid": GRID, "rows": rows}
+    cells = [(size, p) for size in SIZES for p in (2.0, 3.0, 4.0, 8.0, math.inf)]
+    if workers == 1:
+        return {"grid": GRID, "rows": [_leading(*cell) for cell in cells]}
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        return {"grid": GRID, "rows": list(pool.map(_leading, *zip(*cells, strict=True)))}
+
+
+def _leading(size: tuple[int, int, int], p: float) -> dict[str, Any]:
+    """How often the predicted exponent leads after Schatten(p) steps at one size."""
+    (scale, power), (draws, steps) = SHRINKING, SIZES[size]
+    exponents_r, seeds = np.array([*GRID, math.inf]), range(6000, 6000 + draws)
+    tokens, v = att.datasets.sphere(*size, seed=seeds)
+    rng = np.random.default_rng(seeds.start)
+    start = {name: 0.1 * rng.standard_normal((draws, size[2], size[2])) for name in "KQ"}
+    rule = att.steepest(att.Schatten(p), lambda k: scale * (k + 1.0) ** -power)
+    options: Any = {"weight": att.KeyQuery(), "optimizer": rule, "init": start, "record": [steps]}
+    path = att.train(tokens, att.Linear(v), steps=steps, **options)
+    shares = np.array([_share(path, att.Schatten(r)) for r in exponents_r])
+    leader, predicted = shares.argmax(0), int(np.flatnonzero(exponents_r == p / 2)[0])
+    return {
+        "size": size,
+        "draws": draws,
+        "steps": steps,
+        "p": _written(p),
+        "leads": int((leader == predicted).sum()),
+        "neighbour": int((np.abs(leader - predicted) == 1).sum()),
+        "leader": _written(float(np.median(exponents_r[leader]))),
+        "share": _summary(shares[predicted]),
+    }
 
 
 def pairs() -> dict[str, Any]:
@@ -350,12 +357,19 @@ MEASURED: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def main(names: list[str]) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Measure what is named and record it; print tables; draw."""
-    for name in names:
-        if name in MEASURED:
-            measured = json.loads(json.dumps(MEASURED[name]()))
-            record = {**recorded(), name: measured}  # read now: another process may have written meanwhile
+    parser = ArgumentParser(description="Tables and a picture of the law of halves.")
+    parser.add_argument(
+        "names", nargs="*", default=["tables"], help=", ".join([*MEASURED, "tables, drawing"])
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes for the rows of exponents")
+    options = parser.parse_args(arguments)
+    measured = MEASURED | {"exponents": partial(exponents, options.workers)}
+    for name in options.names:
+        if name in measured:
+            part = json.loads(json.dumps(measured[name]()))
+            record = {**recorded(), name: part}  # read now: another process may have written meanwhile
             ordered = {known: record[known] for known in MEASURED if known in record}
             RECORD.write_text(json.dumps(ordered, ensure_ascii=False) + "\n", encoding="utf8")
             print("\n".join(tables(record).get(name, [])), flush=True)
@@ -371,4 +385,4 @@ def recorded() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["tables"])
+    main()

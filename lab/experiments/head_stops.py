@@ -1,6 +1,6 @@
 """Is the low rank that gradient descent writes into a head a stop? Small encoders of digits, on a CPU:
 
-    python lab/experiments/head_stops.py train out/stops       # 18 trainings, some three minutes of one core
+    python lab/experiments/head_stops.py train out/stops       # 42 trainings, some ten minutes of one core
     python lab/experiments/head_stops.py record out/stops      # lab/records/head_stops.json
     python lab/experiments/head_stops.py table                 # the numbers of the pages
 
@@ -33,8 +33,15 @@ from training import Settings, train
 
 SEEDS, RATE, BATCH, WIDTH = 3, 1e-3, 50, 16
 """WIDTH: of a head, m."""
-RULES = {"adam+gd-heads": "gd", "adam+muon-heads": "muon"}
-STARTS = (1.0, 0.01)
+RULES = {
+    "adam+gd-heads": "gd",
+    "adam+schatten4-heads": "schatten4",
+    "adam+muon-heads": "muon",
+    "adam": "adam",
+}
+NORM_OF_STEPS = QUERY_KEY | {"adam": QUERY_KEY["sign"]}
+"""Adam's steps have no norm. Without memory they are those of sign descent."""
+STARTS = (1.0, 0.1, 0.01)
 """Of W_Q and W_K at the start, by the usual size."""
 EPOCHS, REST = 16, 32
 LOOKS = frozenset((0, 1, 2, 4, 8, 16, 32))
@@ -78,7 +85,7 @@ def trained(rule: str, start: float, control: str, seed: int, out: Path) -> None
         return
     task = Vision(digits(), "cpu", batch=BATCH, **DIGITS)
     task.make = starting(task.make, start, control == "centred")
-    look = HeadLook(task, QUERY_KEY[RULES[rule]], [(task.train.pixels[:READ], task.train.labels[:READ])])
+    look = HeadLook(task, NORM_OF_STEPS[RULES[rule]], [(task.train.pixels[:READ], task.train.labels[:READ])])
     kind, weights = (rule, RATE, seed), None
     settings = Settings(f"digits {start:g} {control}", 2, *kind, EPOCHS, np.inf)
     if control == "rest":
