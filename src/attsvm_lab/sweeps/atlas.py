@@ -35,7 +35,11 @@ STEPS |= {"longest-row": "every row normalised"}
 
 
 def record(study: Table) -> dict[str, Any]:
-    """The content of the page: medians, means with their intervals, and minima of margin ratios."""
+    """The content of the page: medians, means with their intervals, and minima of margin ratios.
+
+    shares: over the runs that are judged in every program, so that columns compare. of all runs: of programs
+    that judge more, those at the end.
+    """
     programs = [parse_measure(name)[1] for name in study.facts["measures"] if _is_final_ratio(name)]
     along = sorted({parse_measure(name)[2] for name in study.facts["measures"]} | {1.0})
     trainings: dict[str, dict[str, Any]] = {}
@@ -51,10 +55,18 @@ def record(study: Table) -> dict[str, Any]:
         kinds = {
             kind: _rounded(cell.quantities[kind].value) for kind in ("global", "local") if "kind" in runs
         }
+        judged = {name: np.isfinite(runs[f"margin_ratio:{name}"].astype(float)) for name in programs}
+        in_all = np.logical_and.reduce(
+            [mask for mask in judged.values() if mask.any()], initial=cell.runs > 0
+        )
+        common = {name: column[in_all] for name, column in runs.items()}
         entry["sizes"][size] = {
             "runs": cell.runs,
             **kinds,
-            "shares": {program: _shares(runs, program, along) for program in programs},
+            "shares": {program: _shares(common, program, along) for program in programs},
+            "of all runs": {
+                name: _shares(runs, name, [1.0]) for name in programs if judged[name].sum() > in_all.sum()
+            },
         }
     facts = {name: study.facts[name] for name in ("title", "about", "scale", "name")}
     facts["again"] = f"attsvm sweep studies/{facts['name']}.toml --scale one"

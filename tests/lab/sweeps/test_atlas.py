@@ -5,7 +5,9 @@ import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import attsvm_lab as lab
@@ -49,6 +51,25 @@ def test_a_record_says_what_theory_names_and_what_was_found(done):
     # From early to late the share grows: the way is told, not only its end.
     middle = [at[1] for at in shares["frobenius"]["curve"]]
     assert middle[0] < middle[-1] == shares["frobenius"]["median"]
+
+
+def test_every_column_is_over_the_same_runs():
+    rng = np.random.default_rng(0)
+    ratios = {"frobenius": rng.uniform(size=40), "linf": np.append(rng.uniform(size=10), np.full(30, np.nan))}
+    columns = {f"margin_ratio:{name}": column for name, column in ratios.items()}
+    table = SimpleNamespace(
+        cells=[SimpleNamespace(words={"weight": "kq", "optimizer": "steepest", "norm": "linf"}, runs=40)],
+        rows_of_cells=[np.arange(40)],
+        runs=columns | {"cell": np.zeros(40)},
+        facts={"measures": list(columns), "title": "", "about": "", "scale": None, "name": "atlas"},
+    )
+    (training,) = atlas.record(table)["trainings"].values()
+    (size,) = training["sizes"].values()
+    shares, first = size["shares"], ratios["frobenius"][:10]
+    assert [shares[name]["runs"] for name in ratios] == [10, 10]
+    assert shares["frobenius"]["median"] == pytest.approx(np.median(first), abs=1e-4)
+    assert list(size["of all runs"]) == ["frobenius"] and size["of all runs"]["frobenius"]["runs"] == 40
+    assert abs(size["of all runs"]["frobenius"]["median"] - np.median(first)) > 1e-3
 
 
 def test_the_page_holds_its_record_and_loads_nothing(done):
