@@ -56,17 +56,46 @@ LONG_RUNS = {
 """Claims that run for longer than XLA takes to optimise them."""
 
 BY_HAND = {
+    "a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal",
+    "a_relu_head_with_positive_weights_selects_for_one_label_and_mixes_for_the_other",
+    "a_smooth_network_grows_along_the_generalised_program",
+    "both_stages_tend_to_their_programs",
+    "compositional_muon_reaches_the_spectral_margin",
+    "decay_ends_on_the_regularisation_path",
     "decay_makes_the_wait_logarithmic",
+    "descent_on_factors_is_quickest_from_a_start_of_middle_size",
+    "descent_on_factors_waits_for_the_logarithm_of_its_start",
+    "factors_as_wide_as_the_rank_reach_the_nuclear_direction",
     "factors_end_at_balanced_kkt_points",
     "gradient_descent_leaves_a_stop_with_the_predicted_power",
     "head_and_prompt_find_their_max_margins_at_any_ratio",
+    "inputs_with_label_margin_to_spare_drop_out_at_a_finite_ratio",
+    "joint_descent_from_zero_follows_the_program_of_its_own_ratio",
+    "local_paths_tend_to_locally_optimal_directions",
+    "lp_steps_on_diagonals_maximise_the_margin_of_half_p",
+    "mirror_descent_diverges_in_norm_like_log_k",
+    "only_the_best_tokens_reach_the_least_loss",
+    "random_cycles_split_into_direction_and_finite_part",
+    "schatten_steps_on_factors_maximise_the_margin_of_half_p",
     "small_random_starts_keep_gradient_descent_from_the_limit",
     "steps_above_p_2_leave_a_stop_whatever_the_noise",
+    "steps_begin_to_oscillate_at_the_predicted_length",
+    "steps_of_a_quasi_norm_never_leave_a_stop",
+    "the_first_stage_of_random_tokens_tends_to_its_program",
+    "the_first_steps_find_the_prompt_and_the_head",
+    "the_gradient_has_the_singular_vectors_of_the_limit",
+    "the_joint_path_finds_the_tokens_of_largest_label_margin",
     "the_joint_path_in_lp_finds_the_lp_programs",
+    "the_lp_path_tends_to_the_lp_program",
+    "the_path_of_W_tends_to_the_frobenius_direction",
     "the_path_of_other_losses_tends_to_graph_svm",
     "the_ridge_path_of_K_and_Q_tends_to_the_nuclear_direction",
+    "two_norms_of_the_factors_lead_to_their_harmonic_sum",
+    "under_a_quadratic_head_key_and_query_prefer_the_nuclear_gen_svm",
+    "weak_tokens_fade_with_exponent_q_over_p",
 }
-"""Claims of six seconds and more; docs/claims.md has them on twenty seeds. ATTSVM_ALL_CLAIMS=1 tests them."""
+"""Claims of three seconds and more; docs/claims.md has them on twenty seeds. ATTSVM_ALL_CLAIMS=1 tests them,
+which one job of .github/workflows/tests.yml sets."""
 
 
 def each_claim(*modules):
