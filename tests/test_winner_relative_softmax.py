@@ -1,5 +1,7 @@
 """Softmax relative to the winning token is written in several places, which obey the same laws."""
 
+from functools import cache
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -144,8 +146,9 @@ def numpy_reading(gap, values):
     return attend(host, RaggedSegments(np.array([4])), products, np.zeros((1, values.shape[1])), 1)
 
 
-def compiled_pass(gap, values):
-    """Coefficients of the tokens in the gradient, pooled value and exponentials of the compiled loop."""
+@cache
+def forth_and_back():
+    """The compiled loops forth and back, in a function for Python; compiling it takes a second."""
     from numba import njit
 
     from attsvm.probe.fitting import compiled_pass as loops
@@ -153,15 +156,20 @@ def compiled_pass(gap, values):
     attend, back_propagate = loops._attend, loops._back_propagate
 
     @njit
-    def forth_and_back(products, intercept, attention, lane_sums, scores, gradient, gain, coefficients):
+    def both(products, intercept, attention, lane_sums, scores, gradient, gain, coefficients):
         attend(products, intercept, attention, lane_sums, scores)
         back_propagate(products, gradient, attention, gain, lane_sums, coefficients)
 
+    return both
+
+
+def compiled_pass(gap, values):
+    """Coefficients of the tokens in the gradient, pooled value and exponentials of the compiled loop."""
     products = np.stack([logits_at(gap), values], 1)
     attention, lane_sums, scores = np.empty((4, 1)), np.empty((7, 1)), np.empty((1, 1))
     coefficients = np.empty((4, 2))
     one = np.ones((1, 1))
-    forth_and_back(products, 0 * one, attention, lane_sums, scores, one, np.empty((4, 1)), coefficients)
+    forth_and_back()(products, 0 * one, attention, lane_sums, scores, one, np.empty((4, 1)), coefficients)
     return coefficients[:, 0], scores[0, 0], attention[:, 0]
 
 
