@@ -203,7 +203,7 @@ QUOTED = {
     "papers/even_pairs.md": (
         ("The claim holds on {held} of {seeds} seeds", "the_attention_goes_on_sharpening_like_log_log_t"),
     ),
-    "next_token.md": (("of q/p on {held} of {seeds} seeds", "weak_tokens_fade_with_exponent_q_over_p"),),
+    "lab/next_token.md": (("of q/p on {held} of {seeds} seeds", "weak_tokens_fade_with_exponent_q_over_p"),),
     "papers/fast_rates.md": (
         (
             "on {held} of {seeds} fresh seeds; the twin without them is told apart on {twin}",
