@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm._support.validation import describe, is_integer
+from attsvm.data.attention_functions import check_function, log_weights
 from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.norms import Norm, frobenius
 from attsvm.norms.names import as_norm
@@ -29,6 +30,7 @@ _AXES = {
     "Q": "ker",
     "v": "kc",
     "agreed": "k",
+    "gain": "k",
 }
 """The arrays with a runs axis in front, and their other axes."""
 
@@ -53,6 +55,8 @@ class Path:
         "converged": within the tolerance; "diverged": W is the last finite weight; "interrupted": by Ctrl-C.
     agreed (k,): of a regularisation path, the number of starts that reached the smallest loss of the radius.
     state: arrays from which train(…, resume=path) continues, those of the optimizer included.
+    function: from logits to weights: "softmax", "entmax 1.5", "sigmoid OFFSET"; "normalised" is softmax of
+        gain · cos(Kᵀx, Qᵀz), with the gain (k,).
     heads: the number of heads where weight=MultiHead(count) was trained. Then W (k, heads, d, e), K, Q, v and
         all results computed from them have this axis; head(h) is the path of one head.
 
@@ -72,6 +76,8 @@ class Path:
     agreed: NDArray[Any] | None = None
     state: Mapping[str, NDArray[Any]] | None = None
     heads: int | None = None
+    function: str = "softmax"
+    gain: Float | None = None
 
     @classmethod
     def of(cls, tokens: Tokens, weights: Any, steps: Any = None, *, loss: Any = None) -> Path:
@@ -110,9 +116,14 @@ class Path:
 
     @property
     def log_attention(self) -> Float:
-        """log softmax of x_tᵀ W z at every record (k, n, T), accurate past saturation; −∞ where masked."""
+        """log softmax of x_tᵀ W z at every record (k, n, T), accurate past saturation; −∞ where masked.
+
+        Of another kind of attention, the logarithms of its weights.
+        """
         if self.heads is not None:
             return self._stack_heads(lambda head: head.log_attention)
+        if self.function != "softmax":
+            return log_weights(self.function, _logits_of(self), self.tokens.mask[..., None, :, :])
         log_attention = np.empty((*self.W.shape[:-2], *self.tokens.mask.shape[-2:]))
         for examples, block in _log_attention(self.tokens, self.W):
             log_attention[..., examples, :] = block
@@ -128,6 +139,9 @@ class Path:
         """The tokens to which the last weight attends most, bool (n, T), with runs (runs, n, T)."""
         if self.heads is not None:
             return self._stack_heads(lambda head: head.selected)
+        if self.function == "normalised":
+            logits = np.where(self.tokens.mask, _logits_of(self)[..., -1, :, :], -np.inf)
+            return np.asarray(logits == logits.max(-1, keepdims=True))
         # Compare logits, not attention: the softmax ties where it underflows, and where W is tiny.
         blocks = _relative_logits(self.tokens, self.W[..., -1:, :, :], equal_keys=True)
         return np.concatenate([relative[..., 0, :, :] == 0 for _, relative, _ in blocks], axis=-2)
@@ -146,6 +160,8 @@ class Path:
             raise ValueError(
                 f"selected has shape {selected.shape} and dtype {selected.dtype}. Pass booleans {shape}."
             )
+        if self.function != "softmax":
+            return np.asarray((self.attention * selected[..., None, :, :]).sum(-1).min(-1))
         least = np.full(self.W.shape[:-2], np.inf)
         for examples, block in _log_attention(self.tokens, self.W):
             mass = np.where(selected[..., None, examples, :], np.exp(block), 0.0).sum(-1)
@@ -166,7 +182,9 @@ class Path:
         of_run: dict[str, Any] = {n: None if a is None else a[index] for n, a in arrays.items()}
         of_run |= {"loss": lambda: self.loss[index], "log_excess": lambda: self.log_excess[index]}
         of_run["stopped"] = str(of_run["stopped"])
-        return Path(tokens, self.index, kind=self.kind, heads=self.heads, **of_run)
+        return Path(
+            tokens, self.index, kind=self.kind, heads=self.heads, function=self.function, **of_run
+        )
 
     def changed(self, **changes: Any) -> Path:
         """`dataclasses.replace` without computing loss and log_excess."""
@@ -232,7 +250,7 @@ class Path:
     def save(self, file: str | PathLike[str]) -> File:
         """Write the tokens and the path to an .npz file, and return the file's path."""
         arrays: dict[str, Any] = dict(self.tokens.in_memory().arrays())
-        names = ("index", "kind", "heads", *_AXES)
+        names = ("index", "kind", "heads", "function", *_AXES)
         arrays |= {f"path_{n}": getattr(self, n) for n in names if getattr(self, n) is not None}
         arrays |= {f"{STATE}{name}": array for name, array in (self.state or {}).items()}
         return write_arrays(file, arrays)
@@ -276,7 +294,7 @@ for _name in _LAZY:
 
 def _saved_fields(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """The fields of a saved path, checked."""
-    names = [name for name in ("index", "kind", "heads", *_AXES) if f"path_{name}" in arrays]
+    names = [name for name in ("index", "kind", "heads", "function", *_AXES) if f"path_{name}" in arrays]
     saved: dict[str, Any] = {name: arrays[f"path_{name}"] for name in names}
     missing = {"index", "kind", "W", "loss", "log_excess", "stopped"} - set(saved)
     if missing:
@@ -300,7 +318,9 @@ def _saved_fields(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[st
     if str(saved["kind"]) not in _UNITS:
         raise ValueError(f"path_kind is {saved['kind'].tolist()!r}. Known: {', '.join(_UNITS)}.")
     stopped = saved["stopped"] if runs else str(saved["stopped"])
-    return saved | {"kind": str(saved["kind"]), "stopped": stopped}
+    function = str(saved.get("function", "softmax"))
+    check_function(function)
+    return saved | {"kind": str(saved["kind"]), "stopped": stopped, "function": function}
 
 
 # ---------------------------------------------------------------------- weights of other programs
@@ -426,6 +446,22 @@ def _address(array: Any) -> int | None:
 
 BLOCK = 1 << 18
 """Number of logits that are computed at once: 2 MB, which fit the cache of a core."""
+
+
+def _logits_of(path: Path) -> Float:
+    """The logits (…, k, n, T) of a path, of normalised queries and keys where it has them."""
+    tokens, keys = path.tokens.in_memory(), path.tokens.in_memory().keys[..., None, :, :, :]
+    queries = tokens.queries[..., None, :, :]
+    if path.function != "normalised":
+        directions = np.matmul(queries, np.swapaxes(path.W, -1, -2))
+        return np.asarray(np.matmul(keys, directions[..., None])[..., 0])
+    if path.K is None or path.Q is None or path.gain is None:
+        raise ValueError("a path of normalised queries and keys needs K, Q and gain.")
+    of_keys, of_queries = np.matmul(keys, path.K[..., None, :, :]), np.matmul(queries, path.Q)
+    lengths = np.linalg.norm(of_keys, axis=-1) * np.linalg.norm(of_queries, axis=-1)[..., None]
+    products = np.matmul(of_keys, of_queries[..., None])[..., 0]
+    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return np.asarray(path.gain[..., None, None] * cosines)
 
 
 def _log_attention(tokens: Tokens, W: Float) -> Iterator[tuple[slice, Float]]:

@@ -91,7 +91,11 @@ def attend_along(
     data: Data, directions: Array, radius: Array | float = 1.0, scores: Array | None = None
 ) -> Attention:
     """The same for the directions W z; scores, where they are known, save a second exponential per token."""
-    logits = radius * contract("ntd,nd->nt", data.keys, directions, data.fence)
+    return softmax_of(data, radius * contract("ntd,nd->nt", data.keys, directions, data.fence), scores)
+
+
+def softmax_of(data: Data, logits: Array, scores: Array | None = None) -> Attention:
+    """The same for the logits (n, T)."""
     logits = unmasked(data, logits, -jnp.inf)
     logits = _computed_once(data, logits)
     winner, largest = _first_largest(logits)
@@ -139,12 +143,12 @@ def pooled(data: Data, softmax: Attention) -> Array:
     # The winner's weight is 1 − Σ losing: exact, while the softmax weights need not sum to one.
     losing = softmax.losing
     weights = where(softmax.winner, 1 - losing.sum(1, keepdims=True), losing)
-    return contract("nt,ntc->nc", weights, _values(data), data.fence)
+    return contract("nt,ntc->nc", weights, values_of(data), data.fence)
 
 
 def fixed_scores(data: Data, v: Array) -> Array:
     """Scores of a linear head, γ_t = Y vᵀ value_t (n, T); zero where masked."""
-    return data.labels[:, None] * contract("ntc,c->nt", _values(data), v, data.fence)
+    return data.labels[:, None] * contract("ntc,c->nt", values_of(data), v, data.fence)
 
 
 def known_scores(data: Data, head: Head, scores: Array | None) -> Array | None:
@@ -166,7 +170,7 @@ def read(data: Data, softmax: Attention, head: Head, scores: Array | None = None
     r, log_scale, attained = _residual(data, softmax) if squared else (pooled(data, softmax), None, None)
     last = r.ndim == 3
     value, slope = (each(method, last)(head, r) for method in (type(head).value, type(head).gradient))
-    scores = contract("ntc,nc->nt", _values(data), slope, data.fence) * data.labels[:, None]
+    scores = contract("ntc,nc->nt", values_of(data), slope, data.fence) * data.labels[:, None]
     if log_scale is None or attained is None:
         return Reading(data.labels * value, scores)
     log_drop = where(attained, jnp.log(-value) + 2 * log_scale, jnp.nan)
@@ -179,7 +183,7 @@ def _residual(data: Data, softmax: Attention) -> tuple[Array, Array, Array]:
     The scale is that of the strongest token off the target: tokens on the target add nothing. The third
     result says which examples have a token on the target (n,).
     """
-    values = _values(data)
+    values = values_of(data)
     off = (values != 0).any(2)
     strongest = where(unmasked(data, off, False), softmax.relative, -jnp.inf).max(1)
     log_scale = where(strongest > -jnp.inf, strongest, 0)
@@ -225,12 +229,23 @@ def gradient(
         are fewer numbers.
     """
     losing, top = _coefficients(data, softmax, reading) if pulled is None else pulled
+    row, log_scale = slopes(data, top, reading, loss)
+    along_query = _along(data, softmax, row * losing) if pulled is None else row * losing
+    return Scaled(contract("nd,ne->de", along_query, data.queries, data.fence), log_scale)
+
+
+def slopes(data: Data, top: Array, reading: Reading, loss: Loss) -> tuple[Array, Array]:
+    """ℓ' of each example times e^top, over n: a factor per example (n, 1) and the log scale of all."""
     log_slope = loss.log_slope(reading.margin)
     log_slope = log_slope if reading.log_scale is None else log_slope + reading.log_scale
     row, log_scale = _factored(top, log_slope)
-    row = -_shared(data, row)[:, None]
-    along_query = _along(data, softmax, row * losing) if pulled is None else row * losing
-    return Scaled(contract("nd,ne->de", along_query, data.queries, data.fence), log_scale)
+    return -_shared(data, row)[:, None], log_scale
+
+
+def pulls_of_logits(data: Data, softmax: Attention, reading: Reading) -> Scaled:
+    """Gradient of each margin in its logits, mantissa (n, T), log scale (n,): the winner's is −(the others')."""
+    losing, top = _coefficients(data, softmax, reading)
+    return Scaled(where(softmax.winner, -losing.sum(1, keepdims=True), losing), top)
 
 
 def head_gradient(
@@ -299,7 +314,7 @@ def added(a: Scaled, b: Scaled) -> Scaled:
 # ---------------------------------------------------------------------- details
 
 
-def _values(data: Data) -> Array:
+def values_of(data: Data) -> Array:
     return data.keys if data.values is None else data.values
 
 

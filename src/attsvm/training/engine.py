@@ -122,7 +122,7 @@ def _observe(
     axis = int(model.runs)
 
     def of_run(data: Data, W: Array, head: Head, scores: Array | None) -> Record:
-        sums = over_examples(OF_RECORDS, model.loss, data, W, head, scores, model.block)
+        sums = over_examples(OF_RECORDS, model.loss, data, W, head, scores, model.block, model.kind)
         return Record(sums.loss, sums.log_excess)
 
     of_runs = model.over_runs(of_run, 3)
@@ -164,7 +164,7 @@ def _sums_over(needed: Needed, model: Model, data: Data, params: Params, head: H
 
     def of_run(data: Data, params: Params, head: Head) -> Sums:
         W = weights.matrix(model.weight, params, False)
-        return over_examples(needed, model.loss, data, W, head, None, model.block)
+        return over_examples(needed, model.loss, data, W, head, None, model.block, model.kind)
 
     sums: Sums = model.over_runs(of_run, 2)(data, params, head)
     return sums
@@ -241,7 +241,7 @@ def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     W = weights.matrix(model.weight, params, last)
     if last and len(params) > 1:
         W = fenced(data.fence, lambda W: W, W)
-    sums = over_examples(plan.needed, model.loss, data, W, state.head, scores, model.block)
+    sums = over_examples(plan.needed, model.loss, data, W, state.head, scores, model.block, model.kind)
     return _updated(plan, state, sums)
 
 

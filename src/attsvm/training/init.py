@@ -60,13 +60,18 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     init: None (zeros, or uniform(0) for a product of factors, whose zero is a saddle), a draw
     such as gaussian(seed), one array, or one array per parameter as a tuple or mapping.
     """
-    shapes = weight.shapes(*size)
+    all_shapes = weight.shapes(*size)
+    starts = _starts(weight)  # of the parameters that an init need not name
+    shapes = {name: shape for name, shape in all_shapes.items() if name not in starts}
     factors = len(shapes) > 1
     if init is None:
         init = uniform(0) if factors else {name: np.zeros(shape) for name, shape in shapes.items()}
-    values: AnyArray = _by_name(init, shapes) if not isinstance(init, Draw) else _drawn(init, weight, size)
-    arrays = {name: _checked(name, values[name], shape, dtype) for name, shape in shapes.items()}
-    if factors and not any(array.any() for array in arrays.values()):
+    values: AnyArray = (
+        _by_name(init, shapes, all_shapes) if not isinstance(init, Draw) else _drawn(init, weight, shapes)
+    )
+    values = {name: np.full(all_shapes[name], start) for name, start in starts.items()} | dict(values)
+    arrays = {name: _checked(name, values[name], shape, dtype) for name, shape in all_shapes.items()}
+    if factors and not any(arrays[name].any() for name in shapes):
         raise ValueError(
             f"init is zero in {' and '.join(shapes)}, a saddle that training never leaves. "
             "Pass init=uniform(seed) or a nonzero array."
@@ -74,10 +79,14 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     return arrays
 
 
-def _drawn(init: Draw, weight: Weight, size: tuple[int, int]) -> Arrays:
+def _starts(weight: Weight) -> Mapping[str, float]:
+    return getattr(weight.weight if isinstance(weight, MultiHead) else weight, "starts", {})
+
+
+def _drawn(init: Draw, weight: Weight, shapes: Mapping[str, Shape]) -> Arrays:
     if isinstance(weight, MultiHead):
-        return init(weight.weight.shapes(*size), weight.count)
-    return init(weight.shapes(*size))
+        return init({name: shape[1:] for name, shape in shapes.items()}, weight.count)
+    return init(shapes)
 
 
 def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
@@ -86,9 +95,11 @@ def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
     return ((seeds,), False) if isinstance(seeds, int) else (tuple(seeds), True)
 
 
-def _by_name(init: Any, shapes: Mapping[str, Shape]) -> Mapping[str, ArrayLike]:
+def _by_name(
+    init: Any, shapes: Mapping[str, Shape], all_shapes: Mapping[str, Shape]
+) -> Mapping[str, ArrayLike]:
     if isinstance(init, Mapping):
-        if set(init) != set(shapes):
+        if not set(shapes) <= set(init) <= set(all_shapes):
             raise ValueError(f"init has {sorted(init)}. Pass {', '.join(shapes)}.")
         return init
     if len(shapes) == 1:

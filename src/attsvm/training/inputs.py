@@ -14,7 +14,16 @@ from attsvm.data.path import Path
 from attsvm.data.token_checks import sizes
 from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.numbers.stored import COPY_LIMIT, Stored
-from attsvm.training import batches, losses, prediction_heads as heads, resume as resuming, runs, weights
+from attsvm.training import (
+    attention_kinds,
+    batches,
+    losses,
+    prediction_heads as heads,
+    resume as resuming,
+    runs,
+    weights,
+)
+from attsvm.training.attention_kinds import Kind, Mechanism
 from attsvm.training.batches import Batches
 from attsvm.training.init import starting_point
 from attsvm.training.losses import Loss
@@ -37,11 +46,13 @@ class Inputs:
     start: parameters, head and seed of mini-batches, all with the runs axis; runs: its length, or None.
     recorded: steps (k,), among them 0 and the last; taken: steps of the path to resume, −1 without one.
     batch: None where every step takes all examples. description: see resume.described.
+    kind: of attention; tokens and weight are those that it trains.
     """
 
     original: Tokens
     tokens: Tokens
     weight: Weight
+    kind: Mechanism
     loss: Loss
     rules: tuple[Rule, Rule | None]
     start: tuple[Tree, Head, AnyArray]
@@ -63,6 +74,7 @@ def checked_inputs(
     head: Head,
     *,
     weight: Weight,
+    attention: Kind,
     loss: Loss,
     optimizer: OptimizerLike,
     steps: int,
@@ -77,7 +89,10 @@ def checked_inputs(
     original = in_place(as_tokens(tokens))
     steps, record = as_integer(steps), as_integer(record)
     weights.check(weight)
-    tokens = without_shared_entries(merged(original, weights.reached(weight, original.queries)))
+    attention_kinds.check(attention, head, resume is not None)
+    original, weight, kind = attention.prepared(original, weight)
+    tokens = merged(original, weights.reached(weight, original.queries))
+    tokens = without_shared_entries(tokens) if attention_kinds.shift_invariant(kind) else tokens
     head = heads.checked(head, tokens, weight.count if isinstance(weight, MultiHead) else None)
     losses.check(loss)
     rules = _rules(optimizer, train_head, weight)
@@ -99,7 +114,7 @@ def checked_inputs(
     counts |= {f"init {name}": n for name, n in runs.counts(params, axes).items()}
     counts |= {f"head {name}": n for name, n in runs.counts(head_arrays, head_axes).items()}
     count = runs.common(counts)
-    description = resuming.described(weight, loss, head, rules, batch)
+    description = resuming.described(weight, loss, head, rules, batch, attention)
     if resume is not None:
         resuming.check_description(resume, description)
     start = (
@@ -112,6 +127,7 @@ def checked_inputs(
         original,
         tokens,
         weight,
+        kind,
         loss,
         rules,
         start,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from attsvm.data.tokens import Tokens
 from attsvm.training import fused
+from attsvm.training.attention_kinds import QueryKeyNorm, Sigmoid, Softmax
 from attsvm.training.compilation import backend
 from attsvm.training.inputs import Inputs
 from attsvm.training.plan import Model
@@ -24,10 +25,23 @@ def model_of(inputs: Inputs) -> Model:
     tokens, weight, count = inputs.tokens, inputs.weight, inputs.runs
     cpu, data_runs = backend() == "cpu", tokens.runs is not None
     runs_last = _runs_last(tokens, weight, count, cpu)
-    model = Model(weight, inputs.loss, count is not None, data_runs, runs_last, cpu, block(tokens, cpu))
+    model = Model(
+        weight,
+        inputs.loss,
+        count is not None,
+        data_runs,
+        runs_last,
+        cpu,
+        block(tokens, cpu),
+        kind=inputs.kind,
+    )
+    if isinstance(inputs.kind, QueryKeyNorm):
+        model = replace(model, runs_last=False, block=None)
     if inputs.batch is not None:
         return replace(model, runs_last=False, batch=inputs.batch.form)
-    if fused.serves(tokens, weight, inputs.start[1], inputs.loss, inputs.rules):
+    if isinstance(inputs.kind, (Softmax, Sigmoid)) and fused.serves(
+        tokens, weight, inputs.start[1], inputs.loss, inputs.rules
+    ):
         return replace(model, runs_last=False, fused=True)
     return model
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens
+from attsvm.training.attention_kinds import SOFTMAX
 from attsvm.training.losses import Loss
 from attsvm.training.plan import State
 from attsvm.training.prediction_heads import Head
@@ -41,7 +42,12 @@ def saved(state: State, description: Description) -> Arrays | None:
 
 
 def described(
-    weight: Weight, loss: Loss, head: Head, rules: tuple[Rule, Rule | None], batch: object = None
+    weight: Weight,
+    loss: Loss,
+    head: Head,
+    rules: tuple[Rule, Rule | None],
+    batch: object = None,
+    attention: object = SOFTMAX,
 ) -> Description:
     """What a run is trained with, in words and without the numbers that may change.
 
@@ -55,6 +61,7 @@ def described(
         "optimizer": _described(rules[0]),
         "train_head": of_head,
         "batch": WHOLE if batch is None else repr(batch),
+        "attention": repr(attention),
     }
 
 
@@ -63,7 +70,7 @@ def check_description(path: Path, description: Description) -> None:
     state = {} if path.state is None else path.state
     try:
         saved_description = (
-            {"batch": WHOLE} | json.loads(str(state["trained"])) if "trained" in state else description
+            {"batch": WHOLE, "attention": repr(SOFTMAX)} | json.loads(str(state["trained"])) if "trained" in state else description
         )
         # Version 0.2.0 called the weight MultiHead "Heads".
         saved_description = saved_description | {

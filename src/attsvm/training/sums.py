@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attsvm.training import attention
-from attsvm.training.attention import Attention, Reading, Scaled
+from attsvm.training.attention import Reading, Scaled
+from attsvm.training.attention_kinds import SOFTMAX, Mechanism
 from attsvm.training.data import Data, widened
 from attsvm.training.losses import Loss
 from attsvm.training.prediction_heads import Head, Linear, LinearHeads, SquaredError, over_heads
@@ -43,14 +44,21 @@ class Sums(NamedTuple):
 class Readout(NamedTuple):
     """Attention and what the head reads, of each example; in blocks, also pull and attended value."""
 
-    softmax: Attention
+    weights: Tree  # of the kind of attention
     reading: Reading
     pulled: Scaled | None
     attended: Array | None
 
 
 def over_examples(
-    needed: Needed, loss: Loss, data: Data, W: Array, head: Head, scores: Array | None, block: int | None
+    needed: Needed,
+    loss: Loss,
+    data: Data,
+    W: Array,
+    head: Head,
+    scores: Array | None,
+    block: int | None,
+    kind: Mechanism = SOFTMAX,
 ) -> Sums:
     """The sums over all examples; block: how many are computed in turn, None for all at once.
 
@@ -59,32 +67,32 @@ def over_examples(
     """
     if block is None or block >= data.labels.shape[0]:
         data = widened(data, W.dtype)
-        readout = over_heads(partial(_readout, data), head)(W, head, scores)
+        readout = over_heads(partial(_readout, kind, data), head)(W, head, scores)
     else:
-        readout = _readout_in_blocks(needed, data, W, head, scores, block)
+        readout = _readout_in_blocks(needed, kind, data, W, head, scores, block)
     margin = _of_all_heads(readout.reading.margin, head)
 
-    def slope(readout: Readout) -> Scaled:
-        return attention.gradient(
-            data, readout.softmax, readout.reading._replace(margin=margin), loss, readout.pulled
-        )
+    def slope(readout: Readout, W: Array) -> Scaled:
+        reading = readout.reading._replace(margin=margin)
+        return kind.gradient(data, W, readout.weights, reading, loss, readout.pulled)
 
     def pull(readout: Readout) -> Scaled:
         reading = readout.reading._replace(margin=margin)
-        return attention.head_gradient(data, readout.softmax, reading, loss, readout.attended)
+        attended = kind.pooled(data, readout.weights) if readout.attended is None else readout.attended
+        return attention.head_gradient(data, readout.weights, reading, loss, attended)
 
     return Sums(
-        over_heads(slope, head)(readout) if needed.slope else None,
+        over_heads(slope, head)(readout, W) if needed.slope else None,
         over_heads(pull, head)(readout) if needed.pull else None,
         attention.mean_loss(data, margin, loss) if needed.loss else None,
-        _log_excess(data, readout, head, loss) if needed.excess else None,
+        _log_excess(kind, data, readout, head, loss) if needed.excess else None,
     )
 
 
-def _log_excess(data: Data, readout: Readout, head: Head, loss: Loss) -> Array:
+def _log_excess(kind: Mechanism, data: Data, readout: Readout, head: Head, loss: Loss) -> Array:
     if not isinstance(head, (Linear, SquaredError)):
         return jnp.full(readout.reading.margin.shape[1:], jnp.nan, readout.reading.margin.dtype)
-    best, log_drop = over_heads(partial(attention.drops, data), head)(readout.softmax, readout.reading)
+    best, log_drop = over_heads(partial(kind.drops, data), head)(readout.weights, readout.reading)
     if isinstance(head, LinearHeads):
         log_drop = jax.nn.logsumexp(log_drop, axis=0)
     return attention.log_excess(data, _of_all_heads(best, head), log_drop, loss)
@@ -94,21 +102,21 @@ def _of_all_heads(each: Array, head: Head) -> Array:
     return each.sum(0) if isinstance(head, LinearHeads) else each
 
 
-def _readout(data: Data, W: Array, head: Head, scores: Array | None) -> Readout:
+def _readout(kind: Mechanism, data: Data, W: Array, head: Head, scores: Array | None) -> Readout:
     scores = attention.known_scores(data, head, scores)
-    softmax = attention.attend(data, W, scores=scores)
-    return Readout(softmax, attention.read(data, softmax, head, scores), None, None)
+    weights = kind.attend(data, W, scores)
+    return Readout(weights, kind.read(data, weights, head, scores), None, None)
 
 
 def _readout_in_blocks(
-    needed: Needed, data: Data, W: Array, head: Head, scores: Array | None, block: int
+    needed: Needed, kind: Mechanism, data: Data, W: Array, head: Head, scores: Array | None, block: int
 ) -> Readout:
     several = isinstance(head, LinearHeads)
 
     def looked(data: Data, directions: Array, scores: Array | None) -> Readout:
         if not several:
-            return _looked(needed, data, directions, head, scores)
-        of_heads = jax.vmap(partial(_looked, needed, data), in_axes=(1, 0, 1), out_axes=1)
+            return _looked(needed, kind, data, directions, head, scores)
+        of_heads = jax.vmap(partial(_looked, needed, kind, data), in_axes=(1, 0, 1), out_axes=1)
         return of_heads(directions, head, scores)
 
     arrays = over_heads(partial(attention.directions, data), head)(W), scores
@@ -135,16 +143,18 @@ def in_blocks(function: Function, n: int, block: int, *arrays: Tree) -> Tree:
     return lax.fori_loop(0, -(-n // block), filled, room)
 
 
-def _looked(needed: Needed, data: Data, directions: Array, head: Head, scores: Array | None) -> Readout:
+def _looked(
+    needed: Needed, kind: Mechanism, data: Data, directions: Array, head: Head, scores: Array | None
+) -> Readout:
     data = widened(data, directions.dtype)
     scores = attention.known_scores(data, head, scores)
-    softmax = attention.attend_along(data, directions, scores=scores)
-    reading = attention.read(data, softmax, head, scores)
+    weights = kind.attend_along(data, directions, scores)
+    reading = kind.read(data, weights, head, scores)
     return Readout(
-        softmax._replace(pulling=None),
+        kind.stored(weights),
         reading,
-        attention.pulls(data, softmax, reading) if needed.slope else None,
-        attention.pooled(data, softmax) if needed.pull else None,
+        kind.pulls(data, weights, reading) if needed.slope else None,
+        kind.pooled(data, weights) if needed.pull else None,
     )
 
 

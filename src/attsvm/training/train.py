@@ -11,6 +11,7 @@ import numpy as np
 from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens
 from attsvm.training import resume as resuming
+from attsvm.training.attention_kinds import SOFTMAX, Kind, Normalised
 from attsvm.training.batches import Batches
 from attsvm.training.compilation import kept_programs
 from attsvm.training.driver import run
@@ -29,6 +30,7 @@ def train(
     head: Head,
     *,
     weight: Weight = FULL,
+    attention: Kind = SOFTMAX,
     loss: Loss = logistic,
     optimizer: OptimizerLike,
     steps: int,
@@ -39,11 +41,13 @@ def train(
     tolerance: float | None = None,
     resume: Path | None = None,
 ) -> Path:
-    """Train softmax attention by descent of the mean loss, of all examples or of mini-batches.
+    """Train attention by descent of the mean loss, of all examples or of mini-batches.
 
         L(W) = 1/n Σ_i ℓ(Y_i h(Σ_t s_it value_it)),     s_i = softmax(X_i W z_i)
 
     weight: FullWeight(), KeyQuery(rank), Diagonal(), or MultiHead(count, weight): several of one kind.
+    attention: Softmax(), LearntSink(), Gated(), Sigmoid(), Entmax() or QueryKeyNorm(): how logits become
+        weights of tokens. A learnt sink and a gate are softmax on other tokens, which the path then has.
     loss: logistic, exponential, correlation, log_loss. Squared loss: the head SquaredError() and correlation.
     optimizer: steepest(norm, lr), gd(lr), mirror(p, lr), polyak(), adam(lr), or any optax optimizer.
     init: None, an array (d, e), (K, Q), or a draw such as gaussian(seed), uniform(range(30)).
@@ -72,6 +76,7 @@ def train(
         tokens,
         head,
         weight=weight,
+        attention=attention,
         loss=loss,
         optimizer=optimizer,
         steps=steps,
@@ -95,6 +100,8 @@ def train(
 def _path(inputs: Inputs, outcome: Outcome) -> Path:
     """The path of a run, with the records of the one that it resumes; loss and excess are computed later."""
     index, arrays, lazy, state = outcome.index, outcome.arrays, outcome.lazy, outcome.state
+    if isinstance(inputs.weight, Normalised):
+        arrays = inputs.weight.records(arrays)
     if inputs.resume is not None:
         arrays, lazy = arrays | {name: compute() for name, compute in lazy.items()}, {}
         index, arrays = resuming.joined(inputs.resume, index, arrays, inputs.recorded)
@@ -108,4 +115,4 @@ def _path(inputs: Inputs, outcome: Outcome) -> Path:
     stopped: Any = str(reasons) if inputs.runs is None else reasons
     count = inputs.weight.count if isinstance(inputs.weight, MultiHead) else None
     records: Options = {**lazy, **arrays}
-    return Path(inputs.original, index, state=saved, stopped=stopped, heads=count, **records)
+    return Path(inputs.original, index, state=saved, stopped=stopped, heads=count, function=inputs.kind.name, **records)
