@@ -121,11 +121,59 @@ def test_a_clipped_head_does_not_pass_its_limit_by_rounding(dtype, monkeypatch):
     assert passing() > 0
 
 
-def test_models_that_normalise_queries_are_refused_and_limits_are_checked():
+@pytest.mark.parametrize("family", ["Qwen3", "Olmo2", "Gemma3Text"])
+def test_models_that_normalise_queries_and_keys_are_clipped_by_their_gains(family):
+    """Heads of OLMo2 have gains of their own; those of Qwen3 and Gemma3 share them, and all heads shrink."""
+    model, batch = model_of(family), padded()
+    with torch.no_grad():  # gains as training leaves them, not all alike
+        for name, parameter in model.named_parameters():
+            if "q_norm" in name or "k_norm" in name:
+                parameter.add_(0.3 * random(*parameter.shape))
+    queries = {name: x.clone() for name, x in model.named_parameters() if "q_proj" in name}
+    hooks = AttentionHooks(model)
+    with clip_logits(model, 1.0) as clip, MarginMonitor(model) as monitor:
+        model(**batch)
+        before = largest(hooks, counts := batch["attention_mask"].bool())
+        norms = [record.norm for record in monitor.record(0)]
+        clip.limit = limit = float(torch.cat(list(before.values())).median())
+        told = clip.step()
+        after = largest(hooks, counts)
+        assert told and not clip.step()
+        monitor.record(1)
+    for name, x in before.items():
+        alone = x.clamp(max=limit)
+        together = x * min(1.0, limit / float(x.max()))
+        assert torch.allclose(after[name], alone if family == "Olmo2" else together, rtol=SINGLE)
+    shrunk = torch.cat([after[name] / before[name] for name in before]).tolist()
+    assert [r.norm for r in monitor.records[8:]] == pytest.approx(
+        [f * n for f, n in zip(shrunk, norms, strict=True)], rel=SINGLE
+    )
+    assert all(torch.equal(x, queries[name]) for name, x in model.named_parameters() if name in queries)
+
+
+def test_the_length_of_w_q_is_no_norm_of_a_model_that_normalises_queries():
     model = model_of("Qwen3")
-    with clip_logits(model, 1e-3) as clip, pytest.raises(NotImplementedError, match="normalises or limits"):
-        model(**padded())
-        clip.step()
+    with MarginMonitor(model) as monitor:
+        for scale in (1.0, 7.0):
+            with torch.no_grad():
+                model.layers[0].self_attn.q_proj.weight.mul_(scale)
+            model(**padded())
+            monitor.record(int(scale))
+    first, last = (monitor.records[k] for k in (0, 8))
+    assert last.norm == pytest.approx(first.norm) and last.median_margin == pytest.approx(
+        first.median_margin, rel=1e-3
+    )
+    model = model_of("Llama")  # whose norm is that of its weights
+    with MarginMonitor(model) as monitor:
+        for scale in (1.0, 7.0):
+            with torch.no_grad():
+                model.layers[0].self_attn.q_proj.weight.mul_(scale)
+            model(**padded())
+            monitor.record(int(scale))
+    assert monitor.records[8].norm == pytest.approx(7 * monitor.records[0].norm)
+
+
+def test_models_that_limit_queries_are_refused_and_limits_are_checked():
     model = model_of("Olmo", clip_qkv=0.5)  # its logits stay, however short its weights are
     with clip_logits(model, 1e-3) as clip, pytest.raises(NotImplementedError, match="not proportional"):
         model(**padded())

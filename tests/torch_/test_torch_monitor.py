@@ -16,6 +16,7 @@ from attsvm.torch.readers import scale_of  # noqa: E402
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 20, "initializer_range": 0.5, "attn_implementation": "eager"}
 LENGTHS = (7, 4, 2)
+GROUPED = ("Llama", "Qwen3", "Olmo2", "Gemma3Text")
 SINGLE = 1e-5
 """The models compute in single precision."""
 
@@ -36,9 +37,9 @@ def padded(n=3, T=7):
 def model_of(family, **more):
     torch.manual_seed(0)
     library = transformers()
-    extra = {"num_key_value_heads": 2, "pad_token_id": 0} if family in ("Llama", "Qwen3") else {}
+    extra = {"num_key_value_heads": 2, "pad_token_id": 0} if family in GROUPED else {}
     return getattr(library, f"{family}Model")(
-        getattr(library, f"{family}Config")(**SIZES, **extra, **more)
+        getattr(library, f"{family}Config")(**SIZES | extra | more)
     ).eval()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 import attsvm as att
-from attsvm.training import fused, layout, streaming
+from attsvm.training import attention_kinds, fused, layout, streaming
 from attsvm.training.batches import Batches, on_host
 from attsvm.training.prediction_heads import LogOdds, QuadraticPenalty, ReLUNetwork, SquaredError
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, MultiHead
@@ -46,6 +46,15 @@ LOSSES = {
     "exponential": att.exponential,
     "correlation": att.correlation,
     "log": att.log_loss,
+}
+KINDS = {
+    "softmax": attention_kinds.Softmax(),
+    "sink": attention_kinds.LearntSink(),
+    "gated": attention_kinds.Gated(),
+    "sigmoid": attention_kinds.Sigmoid(-0.7),
+    "entmax": attention_kinds.Entmax(),
+    "normalised": attention_kinds.QueryKeyNorm(),
+    "normalised, gain 4": attention_kinds.QueryKeyNorm(4.0),
 }
 RATE = 0.3
 OPTIMIZERS = {
@@ -88,11 +97,12 @@ class Case:
     mask: bool = False
     values: bool = True
     seed: int = 0
+    kind: str = "softmax"
 
     def __str__(self) -> str:
         sizes = f"d={self.d} e={self.e} T={self.T} n={self.n} runs={self.runs}"
         flags = [name for name in ("data_runs", "mask", "values") if getattr(self, name)]
-        names = (self.route, self.weight, self.head, self.loss, self.optimizer)
+        names = (self.route, self.weight, self.head, self.loss, self.optimizer, self.kind)
         return " | ".join([*names, sizes, *flags, f"seed {self.seed}"])
 
 
@@ -109,12 +119,24 @@ def draw(seed: int, routes: tuple[str, ...] = ROUTES) -> Case:
         *(bool(rng.integers(2)) for _ in range(3)),
         seed,
     )
-    return consistent(case)
+    return consistent(replace(case, kind=one(list(KINDS) if seed % 2 else ["softmax"])))
 
 
 def consistent(case: Case) -> Case:
     """The nearest case that train() takes."""
     several = isinstance(WEIGHTS[case.weight], MultiHead)
+    if case.kind.startswith("normalised") and case.weight not in ("key-query", "key-query apart"):
+        case = replace(case, weight="key-query")
+        several = False
+    if case.kind in ("sink", "gated") and isinstance(WEIGHTS[case.weight], Diagonal):
+        case = replace(case, weight="full")
+    if case.kind != "softmax":
+        if case.optimizer in ("polyak", "compositional", "a norm for each factor"):
+            case = replace(case, optimizer="spectral")
+        if case.route == "kernel" and case.kind != "sigmoid":
+            case = replace(case, route="memory")
+        if case.head == "squared error" and case.kind in ("sink", "gated", "sigmoid"):
+            case = replace(case, head="quadratic")
     if case.runs is None:
         case = replace(case, data_runs=False)
     if case.route == "kernel":
@@ -184,7 +206,8 @@ def head_of(case: Case, width: int) -> Any:
 def start_of(case: Case) -> dict[str, np.ndarray]:
     rng = np.random.default_rng([3, case.seed])
     lead = () if case.runs is None else (case.runs,)
-    shapes = WEIGHTS[case.weight].shapes(case.d, case.e)
+    tokens, weight, _ = KINDS[case.kind].prepared(tokens_of(case), WEIGHTS[case.weight])
+    shapes = weight.shapes(tokens.d, tokens.e)
     return {name: rng.standard_normal((*lead, *shape)) for name, shape in shapes.items()}
 
 
@@ -209,10 +232,17 @@ def matrices(weight: Any, params: dict[str, Any]) -> Any:
 def margins(case: Case, tokens: att.Tokens, head: Any, params: dict[str, Any], v: Any) -> Any:
     """f_i = Y_i h(Σ_t s_it value_it), complex where the parameters are."""
     total = 0
-    for h, W in enumerate(matrices(WEIGHTS[case.weight], params)):
+    heads = matrices(WEIGHTS[case.weight], {k: x for k, x in params.items() if k not in EXTRA})
+    for h, W in enumerate(heads):
         logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries)
-        powers = np.where(tokens.mask, np.exp(logits - logits.real.max(1, keepdims=True)), 0)
-        r = np.einsum("nt,ntc->nc", powers / powers.sum(1, keepdims=True), tokens.values)
+        extra = {name: params[name].reshape(len(heads), -1)[h] for name in EXTRA if name in params}
+        if case.kind.startswith("normalised"):
+            k, q = tokens.keys @ params["K"], tokens.queries @ params["Q"]
+            logits = logits / np.sqrt((k * k).sum(-1) * (q * q).sum(-1)[:, None])
+            logits = logits * extra.get("gain", [4.0])[0]
+        r = np.einsum("nt,ntc->nc", token_weights(case.kind, logits, tokens.mask, extra), tokens.values)
+        if case.kind == "gated":
+            r = r / (1 + np.exp(-(tokens.queries @ extra["gate"])))[:, None]
         if case.head in ("linear", "trained"):
             total = total + r @ (v[h] if v.ndim == 2 else v)
         elif case.head == "relu":
@@ -225,6 +255,47 @@ def margins(case: Case, tokens: att.Tokens, head: Any, params: dict[str, Any], v
         else:
             total = total - (r * r).sum(1) / 2
     return tokens.labels * total
+
+
+EXTRA = ("sink", "gate", "gain")
+"""Parameters of kinds of attention."""
+
+
+def token_weights(kind: str, logits: Any, mask: Any, extra: Any) -> Any:
+    """The weights of tokens (n, T), complex where logits are."""
+    if kind == "sigmoid":
+        return np.where(mask, 1 / (1 + np.exp(0.7 - logits)), 0)
+    if kind == "entmax":
+        return np.stack([entmax(row, keep) for row, keep in zip(logits, mask, strict=True)])
+    powers = np.where(mask, np.exp(logits), 0)
+    return powers / (powers.sum(1, keepdims=True) + (np.exp(extra["sink"]) if kind == "sink" else 0))
+
+
+def entmax(logits: Any, mask: Any) -> Any:
+    """(a/2 − τ)² on the largest support on which all of these are positive, by trying all its sizes."""
+    order = [t for t in np.argsort(-logits.real) if mask[t]]
+    weights = np.zeros_like(logits)
+    for size in range(1, len(order) + 1):
+        halves = logits[order[:size]] / 2
+        spread = (halves**2).sum() - halves.sum() ** 2 / size
+        threshold = halves.mean() - np.sqrt((1 - spread) / size + 0j)
+        if (halves - threshold).real.min() > 0 and abs(threshold.imag) < 1e-20:
+            weights = np.zeros_like(logits, dtype=complex)
+            weights[order[:size]] = (halves - threshold) ** 2
+    return weights if np.iscomplexobj(logits) else weights.real
+
+
+def whole_matrices(case: Case, params: dict[str, Any]) -> Any:
+    """W (H, d, e) as a path has it: with the sink as a block, the gate as a row, or times the gain."""
+    W = matrices(WEIGHTS[case.weight], {k: x for k, x in params.items() if k not in EXTRA})
+    if case.kind == "sink":
+        W = np.pad(W, ((0, 0), (0, 1), (0, 1)))
+        W[:, -1, -1] = params["sink"].reshape(-1)
+    elif case.kind == "gated":
+        W = np.concatenate([W, params["gate"].reshape(len(W), 1, -1)], 1)
+    elif case.kind.startswith("normalised"):
+        W = W * params.get("gain", np.full(1, 4.0)).reshape(-1, 1, 1)
+    return W
 
 
 def mean_loss(case: Case, f: Any) -> Any:
@@ -380,7 +451,7 @@ def expected(case: Case, tokens: att.Tokens, head: Any, params: Any) -> tuple[An
             new |= {name: np.stack([one[name] for one in steps]) for name in names}
         else:
             new |= first_step(case, own, along, excess)
-    return matrices(weight, new), None if of_v is None else np.asarray(head.v) - RATE * of_v
+    return whole_matrices(case, new), None if of_v is None else np.asarray(head.v) - RATE * of_v
 
 
 # ---------------------------------------------------------------------- ours against it
@@ -406,6 +477,7 @@ def error(case: Case) -> float:
             tokens,
             head,
             weight=weight,
+            attention=KINDS[case.kind],
             loss=LOSSES[case.loss],
             optimizer=OPTIMIZERS[case.optimizer],
             steps=1,

@@ -13,6 +13,7 @@ from attsvm.training.data import arrays
 from tests.training.one_step import (
     COUNTS,
     HEADS,
+    KINDS,
     LENGTHS,
     LOSSES,
     OPTIMIZERS,
@@ -53,6 +54,14 @@ CASES = [
     Case("diagonal", "log-odds", "exponential", "adam", "blocks", d=3, e=3, T=3, n=2),
     Case("full", "relu", "logistic", "longest row", "stream", d=3, e=3, T=2, n=9, mask=True),
     Case("key-query", "squared error", "correlation", "a norm for each factor", d=3, e=2, n=2, runs=9),
+    Case("full", "linear", "logistic", "linf", d=2, e=2, n=9, kind="sink", mask=True),
+    Case("two key-queries", "trained", "exponential", "spectral", d=2, e=2, n=2, runs=2, kind="gated"),
+    Case("full", "linear", "logistic", "frobenius", "kernel", d=2, e=2, n=9, runs=2, kind="sigmoid"),
+    Case("key-query", "trained", "logistic", "adam", "blocks", d=2, e=3, n=9, mask=True, kind="sigmoid"),
+    Case("full", "relu", "exponential", "gd", "stream", d=3, e=2, n=9, T=33, kind="entmax"),
+    Case("diagonal", "linear", "logistic", "gd", d=3, e=3, n=2, runs=33, mask=True, kind="entmax"),
+    Case("key-query", "log-odds", "logistic", "spectral", "stream", d=3, e=2, n=9, kind="normalised"),
+    Case("key-query apart", "linear", "logistic", "linf", "mini-batch", n=9, runs=9, kind="normalised, gain 4"),
 ]
 
 
@@ -72,6 +81,7 @@ def test_a_wrong_step_would_be_seen(monkeypatch):
 def test_the_cases_have_every_kind_and_every_size():
     # Each pair of a route and a width, and each value of the others; gradient_scan.py draws from the product.
     names = {"weight": WEIGHTS, "head": HEADS, "loss": LOSSES, "optimizer": OPTIMIZERS, "mask": (False, True)}
+    names |= {"kind": KINDS}
     sizes = {"d": WIDTHS, "e": WIDTHS, "T": LENGTHS, "n": COUNTS, "runs": RUNS}
     for name, values in (names | sizes).items():
         assert {getattr(case, name) for case in CASES} == set(values), name

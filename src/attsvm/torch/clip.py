@@ -69,8 +69,9 @@ def clip_logits(
     pass, at any length of context. Where that logit is above the limit, the head's rows of W_Q and W_K, with
     their biases, are multiplied by √(limit/largest) each. The logit then is the limit less its rounding (1e-5
     of the limit, in bfloat16 3 %). Where heads share keys, W_Q is multiplied by limit/largest; latent
-    attention has keys of both kinds. Rotary positions and scales are the model's; models that normalise
-    queries and keys are refused. Queries of padding tokens, and numbers that a mask or positions add, do not
+    attention has keys of both kinds. Rotary positions and scales are the model's. Models that normalise
+    queries and keys (QK-norm) have the gains of these norms multiplied instead: where heads share gains, as in
+    Qwen3, all heads of the module shrink with the largest logit. Queries of padding tokens, and numbers that a mask or positions add, do not
     count.
     own: modules of your own, as for MarginMonitor. Reference: Kimi Team 2025, Kimi K2 (MuonClip).
     """

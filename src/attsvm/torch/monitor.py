@@ -37,7 +37,9 @@ class HeadRecord:
     top_mass: mean attention on the attended token, the one with the largest logit.
     margin: least logit gap between the attended and the next token, over ‖W_QK‖_F; median_margin: the
     median gap instead. Infinite where no query has two tokens to choose from. Logits are the model's, with
-    what positions or a mask add; the norm is that of W_QK alone.
+    what positions or a mask add; the norm is that of W_QK alone. Where a model normalises queries and keys
+    (QK-norm), W_QK may have any length: the norm is that of the diagonal matrix of both norms' gains instead,
+    which takes unit queries and keys to logits.
     """
 
     step: int

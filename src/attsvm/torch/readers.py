@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from attsvm._support.architectures import (
     LayerSlice,
     QueryKeySlices,
-    first_attribute,
     matrix_of,
     query_key_layers,
     width_of,
@@ -27,8 +26,8 @@ from attsvm._support.architectures import (
 from attsvm.torch.hf_attention_inputs import FORBIDDEN, POSITION_BIAS, hf_attention_inputs
 from attsvm.torch.logits import Logits
 from attsvm.torch.pooling import AttentionPooling, SelectiveAttention
+from attsvm.torch.query_key_norms import QueryKeyNorms
 
-QUERY_NORMS = ("q_norm", "q_layernorm")
 SAME_LENGTH = 0.03
 """Lengths whose difference, over the longest, is less count as equal: half precision rounds by 0.01."""
 
@@ -196,10 +195,13 @@ def read_projected(module: nn.Module, inputs: Inputs) -> AttentionReading:
     for side, states in sources:
         if side.layer not in outputs:  # the module used the layer's weights without calling it
             outputs[side.layer] = side.layer(states)
+    self_attention = cross_states is None and q.shape[2] == k.shape[2]
+    normalised = QueryKeyNorms.of(module, q.shape[1], slices[0].heads[1], q.shape[-1])
+    if normalised is not None:
+        return AttentionReading(logits, abs(scale) * normalised.sizes, self_attention, normalised.shrink)
     stretches = torch.stack([projected.stretch(outputs) for projected in slices])
     norms = torch.stack([projected.norms for projected in slices]) * stretches.nan_to_num(1.0)[:, None]
     shrink = partial(_shrink, module, stretches, slices)
-    self_attention = cross_states is None and q.shape[2] == k.shape[2]
     norms = abs(scale) * torch.linalg.vector_norm(norms, dim=0)
     return AttentionReading(logits, norms, self_attention, shrink)
 
@@ -254,10 +256,10 @@ def _combined_mask(masks: Iterable[Tensor | None]) -> Tensor | None:
 
 
 def _shrink(module: nn.Module, stretches: Tensor, slices: Sequence[ProjectedSlices], factors: Tensor) -> None:
-    if first_attribute(module, QUERY_NORMS) is not None or bool(stretches.isnan().any()):
+    if bool(stretches.isnan().any()):
         raise NotImplementedError(
-            f"{type(module).__name__} normalises or limits queries and keys, so that its logits are not "
-            "proportional to their weights: they are bounded by the weights of norms, or already."
+            f"{type(module).__name__} normalises or limits queries and keys without gains that could shrink, so "
+            "that its logits are not proportional to any weights. Leave its logits as they are."
         )
     for projected in slices:
         projected.shrink(factors)

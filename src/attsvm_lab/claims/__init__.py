@@ -47,6 +47,7 @@ MODULES = (
     "beyond_schatten",
     "several_heads",
     "other_products",
+    "attention_kinds",
     "phases",
     "next_token",
     "markov",
