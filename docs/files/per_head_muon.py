@@ -6,8 +6,8 @@
     optimizers = [PerHeadMuon(muon, lr=2e-2), torch.optim.AdamW(others, lr=3e-4)]
 
 A projection of queries (heads · width, d) is one matrix for Muon: all heads together then have one spectral
-norm, and a head whose gradient is small takes a small step where the others fill the space (heads · width > d).
-With heads=H every block of width rows is a matrix by itself.
+norm, and a head whose gradient is small takes a small step where the others fill the space (heads · width >
+d). With heads=H every block of width rows is a matrix by itself.
 
     M ← momentum · M + (1 − momentum) ∇L
     W ← (1 − lr · weight_decay) W − lr · scale · polar(momentum · M + (1 − momentum) ∇L)     of every head
@@ -15,8 +15,8 @@ With heads=H every block of width rows is a matrix by itself.
 polar="newton-schulz" is Muon's five steps: singular values below 2e-3 of the gradient's length stay far from
 one. "polished" adds Newton–Schulz steps until all are one to 1e-3, "svd" is exact.
 
-From attsvm, MIT licence (Jordan et al. 2024, Muon). Equal to attsvm.torch.SteepestDescent(spectral, heads=…) to
-rounding; its tests compare the two.
+From attsvm, MIT licence (Jordan et al. 2024, Muon). Equal to attsvm.torch.SteepestDescent(spectral, heads=…)
+to rounding; its tests compare the two.
 """
 
 import torch
@@ -33,7 +33,7 @@ def polar(G, method="newton-schulz"):
     if method == "svd":
         U, S, Vh = torch.linalg.svd(G, full_matrices=False)
         cut = max(G.shape[-2:]) * torch.finfo(S.dtype).eps * S.amax(-1, keepdim=True)
-        return (U * (S > cut).to(S.dtype).unsqueeze(-2)) @ Vh
+        return (U * (cut < S).to(S.dtype).unsqueeze(-2)) @ Vh
     tall = G.shape[-2] > G.shape[-1]
     X = G.mT if tall else G
     if X.is_cuda and X.dtype == torch.float32 and method == "newton-schulz":
@@ -68,22 +68,15 @@ class PerHeadMuon(torch.optim.Optimizer):
         if method not in ("newton-schulz", "polished", "svd"):
             raise ValueError(f"method is {method!r}. Pass 'newton-schulz', 'polished' or 'svd'.")
         self.scale = scale
-        defaults = dict(
-            lr=lr,
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            heads=heads,
-            axis=axis,
-            method=method,
-        )
+        defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        defaults |= {"heads": heads, "axis": axis, "method": method}
         super().__init__(params, defaults)
         for group in self.param_groups:
             for w in group["params"]:
                 if w.ndim != 2 or w.shape[group["axis"]] % group["heads"]:
                     raise ValueError(
-                        f"a parameter of shape {tuple(w.shape)} cannot be cut into {group['heads']} heads along "
-                        f"axis {group['axis']}. Give it another group, or another optimizer."
+                        f"a parameter of shape {tuple(w.shape)} cannot be cut into {group['heads']} heads "
+                        f"along axis {group['axis']}. Give it another group, or another optimizer."
                     )
 
     @torch.no_grad()
@@ -119,8 +112,8 @@ def by_head(model, heads, axis=None):
     """Groups for PerHeadMuon, and the parameters that are left for another optimizer.
 
     heads: the number of heads by the name of the layer, {"q_proj": 32, "k_proj": 8, "o_proj": 1}; axis: 1 for
-    layers whose heads are columns, {"o_proj": 1}, else 0. Matrices of other layers, embeddings among them, and
-    vectors are left.
+    layers whose heads are columns, {"o_proj": 1}, else 0. Matrices of other layers, embeddings among them,
+    and vectors are left.
     """
     groups, others = {}, []
     for name, w in model.named_parameters():

@@ -9,18 +9,19 @@
 
 After the step the rows of W_Q and W_K of a head whose largest logit is above the limit are multiplied by
 √(limit / largest) each, biases with them. Where heads share keys (groups < heads) W_Q alone is multiplied, by
-limit / largest. Where a model normalises queries and keys, W_Q and W_K do not set the logits: pass the gains of
-the norms to clip_gains_ instead.
+limit / largest. Where a model normalises queries and keys, W_Q and W_K do not set the logits: pass the gains
+of the norms to clip_gains_ instead.
 
-From attsvm, MIT licence (Kimi Team 2025, Kimi K2: MuonClip). Equal to attsvm.torch.clip_logits to rounding; its
-tests compare the two.
+From attsvm, MIT licence (Kimi Team 2025, Kimi K2: MuonClip). Equal to attsvm.torch.clip_logits to rounding;
+its tests compare the two.
 """
 
 import torch
 
 
 def largest_logits(q, k, scale, causal=False, mask=None, block=1024):
-    """The largest scale · qᵀk of every head (heads,), of the queries and keys that count, in blocks of queries.
+    """The largest scale · qᵀk of every head (heads,), of the queries and keys that count, in blocks of
+    queries.
 
     q (n, heads, T, w), k (n, groups, S, w): as they enter the softmax, after norms and rotary positions.
     mask: booleans that broadcast to (n, heads, T, S), True where a key counts.

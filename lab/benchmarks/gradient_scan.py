@@ -1,8 +1,8 @@
 """Single steps of random trainings, checked: `python lab/benchmarks/gradient_scan.py [--minutes M]`.
 
-Weight × head × kind of attention × loss × optimizer × route × sizes by which routes are chosen (tests/training/one_step.py), with
-XLA's own settings. Prints the cases that differ, and a table of how many of each route do. Needs what the
-package needs, and PYTHONPATH=src. On a GPU the kernel is the compiled one.
+Weight × head × kind of attention × loss × optimizer × route × sizes by which routes are chosen
+(tests/training/one_step.py), with XLA's own settings. Prints the cases that differ, and a table of how many
+of each route do. Needs what the package needs, and PYTHONPATH=src. On a GPU the kernel is the compiled one.
 """
 
 from __future__ import annotations

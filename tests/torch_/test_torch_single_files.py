@@ -38,9 +38,7 @@ def trained(make, steps=4, shape=(12, 5)):
 @pytest.mark.parametrize(("heads", "axis", "nesterov"), [(1, 0, True), (4, 0, True), (5, 1, False)])
 def test_per_head_muon_is_our_optimizer(method, heads, axis, nesterov):
     options = {"momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.1, "heads": heads}
-    ours = trained(
-        lambda w: SteepestDescent(w, 0.1, att.spectral, head_axis=axis, polar=method, **options)
-    )
+    ours = trained(lambda w: SteepestDescent(w, 0.1, att.spectral, head_axis=axis, polar=method, **options))
     single = loaded("per_head_muon").PerHeadMuon
     copied = trained(lambda w: single(w, 0.1, axis=axis, method=method, **options))
     assert (copied - ours).abs().max() <= DOUBLE

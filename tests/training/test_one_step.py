@@ -61,7 +61,9 @@ CASES = [
     Case("full", "relu", "exponential", "gd", "stream", d=3, e=2, n=9, T=33, kind="entmax"),
     Case("diagonal", "linear", "logistic", "gd", d=3, e=3, n=2, runs=33, mask=True, kind="entmax"),
     Case("key-query", "log-odds", "logistic", "spectral", "stream", d=3, e=2, n=9, kind="normalised"),
-    Case("key-query apart", "linear", "logistic", "linf", "mini-batch", n=9, runs=9, kind="normalised, gain 4"),
+    Case(
+        "key-query apart", "linear", "logistic", "linf", "mini-batch", n=9, runs=9, kind="normalised, gain 4"
+    ),
 ]
 
 

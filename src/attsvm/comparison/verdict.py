@@ -175,6 +175,7 @@ def compare(
         given={
             "the selection leaves tokens to win over": bool(solution.constraints.separating.any()),
             "the solution requires a margin": bool((solution.required > 0).any(-1).all()),
+            "the path is one of softmax attention": path.function == "softmax",
             "the solution has a hard margin": solution.slack is None,
             "the solution is certified": bool(np.all(solution.certified)),
             "the run moved": bool(np.all(_moved(path))),
@@ -296,6 +297,8 @@ def classify(path: Path, v: ArrayLike, solution: Solution | None = None) -> Any:
                 "in the Frobenius norm and with one margin for all. "
                 "Pass max_margin(path.tokens, path.selected), or none."
             )
+    if path.function != "softmax":
+        raise ValueError(f"the path's attention is {path.function}. Only softmax attention is classified.")
     moved = _moved(path)
     try:
         solution = solution or max_margin(path.tokens, path.selected)

@@ -182,9 +182,7 @@ class Path:
         of_run: dict[str, Any] = {n: None if a is None else a[index] for n, a in arrays.items()}
         of_run |= {"loss": lambda: self.loss[index], "log_excess": lambda: self.log_excess[index]}
         of_run["stopped"] = str(of_run["stopped"])
-        return Path(
-            tokens, self.index, kind=self.kind, heads=self.heads, function=self.function, **of_run
-        )
+        return Path(tokens, self.index, kind=self.kind, heads=self.heads, function=self.function, **of_run)
 
     def changed(self, **changes: Any) -> Path:
         """`dataclasses.replace` without computing loss and log_excess."""
@@ -252,6 +250,8 @@ class Path:
         arrays: dict[str, Any] = dict(self.tokens.in_memory().arrays())
         names = ("index", "kind", "heads", "function", *_AXES)
         arrays |= {f"path_{n}": getattr(self, n) for n in names if getattr(self, n) is not None}
+        if self.function == "softmax":  # which versions before had alone
+            del arrays["path_function"]
         arrays |= {f"{STATE}{name}": array for name, array in (self.state or {}).items()}
         return write_arrays(file, arrays)
 

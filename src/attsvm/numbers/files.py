@@ -36,12 +36,12 @@ NUMBERS, TEXT = "biuf", "U"
 PROBLEM = ("keys", "queries", "labels", "mask", "values", "selected", "v")
 """The arrays of tokens, a selection, and a head."""
 
-_PATH = ("index", "W", "loss", "log_excess", "K", "Q", "v", "agreed", "heads")
+_PATH = ("index", "W", "loss", "log_excess", "K", "Q", "v", "agreed", "heads", "gain")
 KNOWN: Mapping[str, str] = (
     dict.fromkeys(PROBLEM, NUMBERS)
     | dict.fromkeys(("W", "multipliers", "required", "separable", "slack"), NUMBERS)  # Solution
     | dict.fromkeys((f"path_{name}" for name in _PATH), NUMBERS)  # Path
-    | dict.fromkeys(("norm", "path_kind", "path_stopped"), TEXT)
+    | dict.fromkeys(("norm", "path_kind", "path_function", "path_stopped"), TEXT)
     | dict.fromkeys(("path_state_settings", "path_state_trained"), TEXT)
 )
 """Every array that a file of this package may hold, and the kinds of its dtype, as NumPy's letters."""

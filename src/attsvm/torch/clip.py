@@ -70,9 +70,9 @@ def clip_logits(
     their biases, are multiplied by √(limit/largest) each. The logit then is the limit less its rounding (1e-5
     of the limit, in bfloat16 3 %). Where heads share keys, W_Q is multiplied by limit/largest; latent
     attention has keys of both kinds. Rotary positions and scales are the model's. Models that normalise
-    queries and keys (QK-norm) have the gains of these norms multiplied instead: where heads share gains, as in
-    Qwen3, all heads of the module shrink with the largest logit. Queries of padding tokens, and numbers that a mask or positions add, do not
-    count.
+    queries and keys (QK-norm) have the gains of these norms multiplied instead: where heads share gains, as
+    in Qwen3, all heads of the module shrink with the largest logit. Queries of padding tokens, and numbers
+    that a mask or positions add, do not count.
     own: modules of your own, as for MarginMonitor. Reference: Kimi Team 2025, Kimi K2 (MuonClip).
     """
     if not (is_finite(limit) and limit > 0):

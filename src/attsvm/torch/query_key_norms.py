@@ -53,17 +53,15 @@ class QueryKeyNorms:
         return torch.linalg.vector_norm(query * key, dim=1) * lengths[0] * lengths[1]
 
     def shrink(self, factors: Tensor) -> None:
-        """Multiply the logits of head h by factor_h, or those of all heads by the least, where they share gains."""
+        """Multiply the logits of head h by factor_h; where heads share gains, all by the least."""
         query_shared, key_shared = (
             _weight(norm).numel() == self.width and count > 1
             for norm, count in ((self.query, self.heads), (self.key, self.groups))
         )
         if query_shared:
             factors = factors.amin().expand(self.heads)
-        if query_shared or (self.groups == self.heads and not key_shared):
-            powers = (0.5, 0.5)  # a factor of the keys is one of all heads that share them
-        else:
-            powers = (1.0, 0.0)
+        both = query_shared or (self.groups == self.heads and not key_shared)
+        powers = (0.5, 0.5) if both else (1.0, 0.0)  # what heads share cannot shrink for one of them
         _scale(self.query, factors ** powers[0])
         _scale(self.key, factors[:: self.heads // self.groups] ** powers[1])
 
@@ -96,4 +94,6 @@ def _scale(norm: nn.Module, factors: Tensor) -> None:
                 (factors == factors[0]).all()
             )
             wide = factors[:1] if shared else factors.repeat_interleave(parameter.numel() // len(factors))
-            parameter.copy_(((parameter.double() + added) * wide.to(parameter.device) - added).to(parameter.dtype))
+            parameter.copy_(
+                ((parameter.double() + added) * wide.to(parameter.device) - added).to(parameter.dtype)
+            )

@@ -258,8 +258,8 @@ def _combined_mask(masks: Iterable[Tensor | None]) -> Tensor | None:
 def _shrink(module: nn.Module, stretches: Tensor, slices: Sequence[ProjectedSlices], factors: Tensor) -> None:
     if bool(stretches.isnan().any()):
         raise NotImplementedError(
-            f"{type(module).__name__} normalises or limits queries and keys without gains that could shrink, so "
-            "that its logits are not proportional to any weights. Leave its logits as they are."
+            f"{type(module).__name__} normalises or limits queries and keys without gains that could "
+            "shrink, so that its logits are not proportional to any weights. Leave its logits as they are."
         )
     for projected in slices:
         projected.shrink(factors)

@@ -243,7 +243,7 @@ def slopes(data: Data, top: Array, reading: Reading, loss: Loss) -> tuple[Array,
 
 
 def pulls_of_logits(data: Data, softmax: Attention, reading: Reading) -> Scaled:
-    """Gradient of each margin in its logits, mantissa (n, T), log scale (n,): the winner's is −(the others')."""
+    """Gradient of each margin in its logits, mantissa (n, T) and log scale (n,)."""
     losing, top = _coefficients(data, softmax, reading)
     return Scaled(where(softmax.winner, -losing.sum(1, keepdims=True), losing), top)
 

@@ -129,8 +129,8 @@ class LearntSink:
 class Gated:
     """σ(uᵀz) Σ_t s_t value_t, softmax attention with a gate on its output; u (e,) is trained along.
 
-    The tokens of the path are all tokens open, then all tokens closed with value zero; the last row of W is u.
-    So the weights of the open tokens add up to the gate. u is a parameter of its own, "gate" (1, e), and
+    The tokens of the path are all tokens open, then all tokens closed with value zero; the last row of W is
+    u. So the weights of the open tokens add up to the gate. u is a parameter of its own, "gate" (1, e), and
     starts at 0. Reference: Qiu et al. 2025, arXiv 2505.06708, one gate per head.
     """
 
@@ -258,7 +258,9 @@ class _OwnWeights:
             return Reading((weights.weights * scores).sum(1), scores)
         pooled = self.pooled(data, weights)
         last = pooled.ndim == 3
-        value, slope = (each(method, last)(head, pooled) for method in (type(head).value, type(head).gradient))
+        value, slope = (
+            each(method, last)(head, pooled) for method in (type(head).value, type(head).gradient)
+        )
         scores = contract("ntc,nc->nt", values_of(data), slope, data.fence) * data.labels[:, None]
         return Reading(data.labels * value, scores)
 
@@ -321,7 +323,9 @@ class Sigmoid(_OwnWeights):
     def drops(self, data: Data, weights: TokenWeights, reading: Reading) -> tuple[Array, Array]:
         scores = unmasked(data, reading.scores, 0)
         missing = -jax.nn.softplus(where(scores > 0, weights.logits, -weights.logits))
-        return where(scores > 0, scores, 0).sum(1), jax.nn.logsumexp(missing + jnp.log(jnp.abs(scores)), axis=1)
+        return where(scores > 0, scores, 0).sum(1), jax.nn.logsumexp(
+            missing + jnp.log(jnp.abs(scores)), axis=1
+        )
 
 
 @dataclass(frozen=True)
@@ -338,7 +342,9 @@ class Entmax(_OwnWeights):
 
     def weigh(self, data: Data, logits: Array) -> TokenWeights:
         logits = unmasked(data, logits, -jnp.inf)
-        halves = jnp.maximum((logits - logits.max(1, keepdims=True)) / 2, -2.0)  # from −1 on there is no weight
+        halves = jnp.maximum(
+            (logits - logits.max(1, keepdims=True)) / 2, -2.0
+        )  # from −1 on there is no weight
         return TokenWeights(logits, jnp.maximum(halves - _threshold(halves), 0) ** 2)
 
     def of_logits(self, data: Data, weights: TokenWeights, reading: Reading) -> Scaled:
@@ -383,7 +389,9 @@ class QueryKeyNorm(_OwnWeights):
     def __post_init__(self) -> None:
         if self.gain is not None:
             if not (is_finite(self.gain) and self.gain > 0):
-                raise ValueError(f"gain is {describe(self.gain)}. Pass a positive number, or None to train it.")
+                raise ValueError(
+                    f"gain is {describe(self.gain)}. Pass a positive number, or None to train it."
+                )
             object.__setattr__(self, "gain", float(self.gain))
 
     @property
@@ -431,7 +439,7 @@ class QueryKeyNorm(_OwnWeights):
 
 @dataclass(frozen=True)
 class Normalised:
-    """K, Q and the gain as one array [K; Q; gain …] (d + e + 1, r), as the logits of QueryKeyNorm take them."""
+    """K, Q and the gain as one array [K; Q; gain …] (d + e + 1, r), which QueryKeyNorm reads."""
 
     weight: KeyQuery
     d: int
@@ -477,8 +485,8 @@ def check(kind: object, head: Head, resumed: bool) -> None:
     name = type(kind).__name__
     if isinstance(head, SquaredError) and isinstance(kind, (Sigmoid, Gated, LearntSink)):
         raise ValueError(
-            f"SquaredError has the target inside the values, whose weights must add up to one; those of {name} "
-            "need not. Pass a head of your own on the attended value."
+            "SquaredError has the target inside the values, whose weights must add up to one; those of "
+            f"{name} need not. Pass a head of your own on the attended value."
         )
     if resumed and isinstance(kind, QueryKeyNorm):
         raise ValueError("a run with QueryKeyNorm cannot be resumed. Pass all its steps to one call.")

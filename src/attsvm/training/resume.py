@@ -70,7 +70,9 @@ def check_description(path: Path, description: Description) -> None:
     state = {} if path.state is None else path.state
     try:
         saved_description = (
-            {"batch": WHOLE, "attention": repr(SOFTMAX)} | json.loads(str(state["trained"])) if "trained" in state else description
+            {"batch": WHOLE, "attention": repr(SOFTMAX)} | json.loads(str(state["trained"]))
+            if "trained" in state
+            else description
         )
         # Version 0.2.0 called the weight MultiHead "Heads".
         saved_description = saved_description | {

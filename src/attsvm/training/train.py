@@ -115,4 +115,12 @@ def _path(inputs: Inputs, outcome: Outcome) -> Path:
     stopped: Any = str(reasons) if inputs.runs is None else reasons
     count = inputs.weight.count if isinstance(inputs.weight, MultiHead) else None
     records: Options = {**lazy, **arrays}
-    return Path(inputs.original, index, state=saved, stopped=stopped, heads=count, function=inputs.kind.name, **records)
+    return Path(
+        inputs.original,
+        index,
+        state=saved,
+        stopped=stopped,
+        heads=count,
+        function=inputs.kind.name,
+        **records,
+    )

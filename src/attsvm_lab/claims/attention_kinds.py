@@ -59,8 +59,8 @@ def share(kind: str, tokens: att.Tokens, path: att.Path, norm: att.Norm, program
         return float(att.margin_ratio(path, solved(tokens, first_tokens(tokens), norm))[-1])
     if kind == "learnt sink":
         both = att.with_sink(tokens, both_signs=True)
-        best = solved(both, first_tokens(both), norm)
-        return _least(both, first_tokens(both), W) / float(norm.value(W)) / float(best.margin)
+        best_margin = float(solved(both, first_tokens(both), norm).margin)
+        return _least(both, first_tokens(both), W) / float(norm.value(W)) / best_margin
     if kind == "gated":
         # Open best over closed best asks u alone, open best over open others W alone: two programs.
         attention = solved(tokens, first_tokens(tokens), norm)
@@ -75,7 +75,7 @@ def share(kind: str, tokens: att.Tokens, path: att.Path, norm: att.Norm, program
 
 
 def each_token(tokens: att.Tokens) -> att.Tokens:
-    """Examples {x_t, 0} with the query of each token's example: x_t is selected where its score is positive."""
+    """Examples {x_t, 0} with the query of the token's example: x_t wins where its score is positive."""
     keys = np.stack([tokens.keys, np.zeros_like(tokens.keys)], -2).reshape(-1, 2, tokens.d)
     scores = np.where(tokens.values[..., 0] > 0, 1.0, -1.0)
     values = np.stack([scores, -scores], -1).reshape(-1, 2, 1)
@@ -115,9 +115,9 @@ def a_gate_joins_the_max_margin_program_of_attention(
     """Attention with a gate on its output, σ(uᵀz) Σ s_t value_t, is softmax attention on every token open and
     closed: gradient descent maximises the joint margin of W and u.
 
-    Equal losing scores 0, best score 1, so that every gate shall open. Normalised GD on W and u together, 5,000
-    steps of 0.1. Wanted: share of the best joint margin ≥ 0.98, where the program splits into that of W and
-    that of u. The twin judges the run in l∞.
+    Equal losing scores 0, best score 1, so that every gate shall open. Normalised GD on W and u together,
+    5,000 steps of 0.1. Wanted: share of the best joint margin ≥ 0.98, where the program splits into that of W
+    and that of u. The twin judges the run in l∞.
     """
     return _judged("gated", rule, norm, seed, 0.98)
 
@@ -126,8 +126,8 @@ def a_gate_joins_the_max_margin_program_of_attention(
 def a_learnt_sink_is_one_more_token_of_the_program(
     seed: int, norm: Any = None, rule: str = "GD"
 ) -> att.Verdict:
-    """With a learnt sink, softmax over the tokens and a logit b that is trained, gradient descent maximises the
-    margin over all losing tokens and the sink, in the norm of W and b together.
+    """With a learnt sink, softmax over the tokens and a logit b that is trained, gradient descent maximises
+    the margin over all losing tokens and the sink, in the norm of W and b together.
 
     Setting as for the gate. Wanted: share ≥ 0.98. The twin judges the run in l∞.
     """
@@ -141,29 +141,33 @@ def a_learnt_sink_is_one_more_token_of_the_program(
 def sigmoid_attention_maximises_the_margin_of_every_token_alone(
     seed: int, norm: Any = None, rule: str = "GD", program: str = ""
 ) -> att.Verdict:
-    """With sigmoid weights σ(x_tᵀWz), gradient descent maximises min_it sign(γ_it) x_tᵀWz: every token is pushed
-    away from the logit zero, and none is compared with another.
+    """With sigmoid weights σ(x_tᵀWz), gradient descent maximises min_it sign(γ_it) x_tᵀWz: every token is
+    pushed away from the logit zero, and none is compared with another.
 
-    Best score 1, the others −1. Normalised GD, 5,000 steps of 0.1. Wanted: share of the best margin ≥ 0.98. The
-    twin takes softmax's program in place of this one.
+    Best score 1, the others −1. Normalised GD, 5,000 steps of 0.1. Wanted: share of the best margin ≥ 0.98.
+    The twin takes softmax's program in place of this one.
     """
     return _judged("sigmoid", rule, norm, seed, 0.98, program)
 
 
 @ours(removed="Muon's norm: judged in l∞", twin={"norm": att.linf})
 def muon_keeps_its_norm_under_a_gate_and_a_sink(seed: int, norm: Any = None) -> att.Verdict:
-    """Under a gate, a learnt sink and sigmoid weights, Muon maximises the margin in the spectral norm of all that
-    is trained, as it does under softmax.
+    """Under a gate, a learnt sink and sigmoid weights, Muon maximises the margin in the spectral norm of all
+    that is trained, as it does under softmax.
 
     Exact polar factors, W and gate or sink as one block-diagonal matrix, 5,000 steps of 0.1. Wanted: share of
     each ≥ 0.95. The twin judges all in l∞.
     """
     shares = [
-        share(kind, *_run(kind, "Muon", seed), norm or att.spectral) for kind in ("gated", "learnt sink", "sigmoid")
+        share(kind, *_run(kind, "Muon", seed), norm or att.spectral)
+        for kind in ("gated", "learnt sink", "sigmoid")
     ]
     return att.judge(
         "Muon keeps its norm",
-        *(att.at_least(f"share, {kind}", x, 0.95) for kind, x in zip(("gate", "sink", "sigmoid"), shares, strict=True)),
+        *(
+            att.at_least(f"share, {kind}", x, 0.95)
+            for kind, x in zip(("gate", "sink", "sigmoid"), shares, strict=True)
+        ),
     )
 
 
