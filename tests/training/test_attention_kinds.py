@@ -61,14 +61,14 @@ def test_open_tokens_add_up_to_the_gate_and_the_sink_takes_the_rest():
     np.testing.assert_allclose(path.attention[-1, :, : tokens.T].sum(-1), gate, atol=EXACT)
     assert np.abs(gate - 0.5).min() > 1e-3
     tokens, _, path = run("sink")
-    assert not path.final[-1, :-1].any() and not path.final[:-1, -1].any() and path.final[-1, -1] < 0
+    assert not path.final[-1, :-1].any() and not path.final[:-1, -1].any() and abs(path.final[-1, -1]) > 0.1
     np.testing.assert_allclose(path.attention.sum(-1), 1, atol=EXACT)
 
 
 def test_gradients_of_sigmoid_weights_survive_saturation():
     """At logits of thousands every slope underflows; steps of fixed length go on, and the excess is known."""
     _, _, path = run("sigmoid", steps=400, rule=att.steepest(att.frobenius, 100.0), loss=att.exponential)
-    assert path.stopped == "steps" and np.linalg.norm(path.final) > 1e4
+    assert path.stopped == "steps" and np.linalg.norm(path.final) > 5e3
     assert -1e5 < path.log_excess[-1] < -800 and np.isfinite(path.log_excess).all()
 
 
@@ -106,9 +106,9 @@ def test_lengths_of_keys_and_queries_are_free_under_a_fixed_gain():
 def test_what_does_not_fit_together_is_refused():
     tokens, v = att.datasets.sphere(4, 3, 5, seed=0)
 
-    def refused(match, error=ValueError, head=None, **options):
+    def refused(match, error=ValueError, head=None, steps=2, **options):
         with pytest.raises(error, match=match):
-            att.train(tokens, att.Linear(v) if head is None else head, optimizer=RULE, steps=2, **options)
+            att.train(tokens, att.Linear(v) if head is None else head, optimizer=RULE, steps=steps, **options)
 
     refused("attention is 'sigmoid'", TypeError, attention="sigmoid")
     refused("attention is <class", TypeError, attention=att.Sigmoid)
@@ -121,7 +121,7 @@ def test_what_does_not_fit_together_is_refused():
     _, _, path = run("normalised", steps=2)
     refused("cannot be resumed", attention=att.QueryKeyNorm(), weight=att.KeyQuery(2), resume=path)
     _, _, path = run("sigmoid", steps=2)
-    refused("another attention", resume=path)
+    refused("another attention", resume=path, steps=3)
     solution = att.max_margin(path.tokens, path.selected)
     assert att.compare(path, solution).status == "not applicable"
     with pytest.raises(ValueError, match="softmax attention"):

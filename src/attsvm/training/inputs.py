@@ -46,12 +46,13 @@ class Inputs:
     start: parameters, head and seed of mini-batches, all with the runs axis; runs: its length, or None.
     recorded: steps (k,), among them 0 and the last; taken: steps of the path to resume, −1 without one.
     batch: None where every step takes all examples. description: see resume.described.
-    kind: of attention; tokens and weight are those that it trains.
+    attention: the kind; tokens and weight are those that it trains, by the mechanism `kind`.
     """
 
     original: Tokens
     tokens: Tokens
     weight: Weight
+    attention: Kind
     kind: Mechanism
     loss: Loss
     rules: tuple[Rule, Rule | None]
@@ -127,6 +128,7 @@ def checked_inputs(
         original,
         tokens,
         weight,
+        attention,
         kind,
         loss,
         rules,

@@ -11,7 +11,7 @@ import numpy as np
 from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens
 from attsvm.training import resume as resuming
-from attsvm.training.attention_kinds import SOFTMAX, Kind, Normalised
+from attsvm.training.attention_kinds import SOFTMAX, Gated, Kind, LearntSink, Normalised
 from attsvm.training.batches import Batches
 from attsvm.training.compilation import kept_programs
 from attsvm.training.driver import run
@@ -102,6 +102,8 @@ def _path(inputs: Inputs, outcome: Outcome) -> Path:
     index, arrays, lazy, state = outcome.index, outcome.arrays, outcome.lazy, outcome.state
     if isinstance(inputs.weight, Normalised):
         arrays = inputs.weight.records(arrays)
+    if inputs.attention in (LearntSink(), Gated()):  # W is K Qᵀ and a block more
+        arrays = {name: array for name, array in arrays.items() if name not in ("K", "Q")}
     if inputs.resume is not None:
         arrays, lazy = arrays | {name: compute() for name, compute in lazy.items()}, {}
         index, arrays = resuming.joined(inputs.resume, index, arrays, inputs.recorded)
