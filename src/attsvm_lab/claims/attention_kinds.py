@@ -91,6 +91,13 @@ def _joined(norm: att.Norm, *sizes: float) -> float:
     return float(np.linalg.norm(sizes) if norm == att.frobenius else max(sizes))
 
 
+def least_gap(path: att.Path, selected: Bool) -> float:
+    """The least gap of log-weights of selected tokens to the others at the end; infinite at weight zero."""
+    log_weights = path.log_attention[-1]
+    winner = np.where(selected, log_weights, -np.inf).max(1, keepdims=True)
+    return float((winner - log_weights)[~selected].min())
+
+
 def _least(tokens: att.Tokens, selected: Bool, W: Float) -> float:
     logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries)
     winner = np.where(selected, logits, -np.inf).max(1)
