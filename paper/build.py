@@ -22,8 +22,9 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 PAPER = Path(__file__).parent
 ROOT = PAPER.parent
-sys.path.insert(0, str(ROOT / "lab" / "benchmarks"))
+sys.path[:0] = [str(ROOT / "lab" / folder) for folder in ("benchmarks", "experiments")]
 
+import head_stop_table  # noqa: E402
 import law_of_halves  # noqa: E402
 from attsvm.plotting.layout import describe, grid  # noqa: E402
 from attsvm.plotting.style import BLUE, GREEN, ORANGE, PURPLE, label, plain_powers  # noqa: E402
@@ -32,7 +33,7 @@ from attsvm_lab.figures.recorded import recorded  # noqa: E402
 
 GENERATED = PAPER / "generated"
 RECORDS = ROOT / "lab" / "records"
-WHEN = RECORDS / "when_it_matters.json"
+WHEN, HEADS = RECORDS / "when_it_matters.json", RECORDS / "head_stops.json"
 NEAR = 0.1
 """Predicted exponents within this share of the observed ones are near."""
 SMALL = 1.2
@@ -48,6 +49,7 @@ def tables() -> dict[str, str]:
         "exponents": exponents(record["exponents"]),
         "when": when(json.loads(WHEN.read_text(encoding="utf8"))),
         "nets": nets(),
+        "heads": heads(json.loads(HEADS.read_text(encoding="utf8"))["runs"]),
         "waits": waits(recorded("waiting")["cells"]),
         "numbers": numbers(record),
     }
@@ -124,6 +126,27 @@ def nets() -> str:
         lines.append([name, norm, *cells])
     heads = [r"optimizer of $W_Q$, $W_K$", "norm by the law", "stable rank"]
     return tabular("@{}llll@{}", [[*heads, r"$(\sum\sigma)^2/\sum\sigma^2$"]], lines)
+
+
+def heads(runs: dict[str, Any]) -> str:
+    """Where heads of small encoders stand: one line for a start and an optimizer."""
+    columns = {
+        "start": "start",
+        "W_Q, W_K by": "optimizer of $W_Q$, $W_K$",
+        "stable rank of what was added": "added",
+        "of the sum of gradients on the same path": "gradients",
+        "alignment": "alignment",
+        "largest at any look": "largest",
+        "stops": "stops",
+        "test, %": "test",
+    }
+    places, starts, lines = [head_stop_table.HEADS.index(name) for name in columns], [], []
+    for row in head_stop_table.rows(runs):
+        start, *cells = (row[place].replace("−", "$-$").replace(", epoch ", " after ") for place in places)
+        start, cells[0] = start.replace("then all else", "rest"), cells[0].replace(", head by head", "")
+        lines.append(["" if start in starts else start, *cells])
+        starts.append(start)
+    return tabular("@{}ll" + "c" * (len(columns) - 2) + "@{}", [list(columns.values())], lines, gap=3.4)
 
 
 def waits(cells: list[dict[str, Any]]) -> str:

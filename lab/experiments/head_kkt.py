@@ -21,8 +21,6 @@ from models import linear
 
 USED = 0.1
 """Singular values of W below this share of the largest one are spare."""
-STOP, PULL = 0.99, 1.01
-"""The least alignment and the least σ/s of a stop, as in `attsvm.kkt_point`."""
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -153,14 +151,6 @@ def standing(K: Tensor, Q: Tensor, M: Tensor, norm: Norm, used: float = USED) ->
         "of W": float(stable_rank(W)),
         "of M": float(stable_rank(M)),
     }
-
-
-def stops(standings: Iterable[dict[str, float]], width: int) -> int:
-    """How many heads are at a stop: at a KKT point of a rank below the width, with a pull above one."""
-    return sum(
-        row["alignment"] >= STOP and row["rank"] < width and row["beyond"] > PULL * row["inside"] > 0
-        for row in standings
-    )
 
 
 def _value(norm: Norm, X: Tensor) -> float:

@@ -24,15 +24,15 @@ from torch import Tensor, nn
 
 from attsvm._support.progress import ProgressLine
 from factors import rounded
-from head_kkt import ascent, cosine, first_tokens, length, pairs, stable_rank, standing, stops
+from head_kkt import ascent, cosine, first_tokens, length, pairs, stable_rank, standing
+from head_stop_table import SEEDS, STUDENT, WIDTH, heads_at, stops, table
 from optimizers import QUERY_KEY
 from run import DIGITS, digits
 from summary import here, write
 from tasks import Vision
 from training import Settings, train
 
-SEEDS, RATE, BATCH, WIDTH = 3, 1e-3, 50, 16
-"""WIDTH: of a head, m."""
+RATE, BATCH = 1e-3, 50
 RULES = {
     "adam+gd-heads": "gd",
     "adam+schatten4-heads": "schatten4",
@@ -61,7 +61,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--record", type=Path, default=FOUND)
     options = parser.parse_args(arguments)
     if options.what == "table":
-        print("\n".join(table(json.loads(options.record.read_text(encoding="utf8"))["runs"])))
+        runs = json.loads(options.record.read_text(encoding="utf8"))["runs"]
+        print("\n".join([*table(runs), "", *details(runs)]))
     elif options.what == "record":
         gathered(options.out, options.record)
     else:
@@ -233,7 +234,7 @@ def looked(folder: Path) -> dict[str, Any]:
     return run
 
 
-def table(runs: dict[str, Any]) -> list[str]:
+def details(runs: dict[str, Any]) -> list[str]:
     """A line for each cell with three seeds: at the end, mean over heads, mean over seeds [95 %]."""
     lines = []
     for cell in dict.fromkeys(name.rpartition("-")[0] for name in runs):
@@ -254,7 +255,7 @@ WATCHED = ("added", "of M", "alignment", "query of M", "turned", "second")
 
 def spread(values: list[float]) -> str:
     """Mean and Student's 95 % interval."""
-    mean, half = np.mean(values), 4.3027 * np.std(values, ddof=1) / np.sqrt(len(values))
+    mean, half = np.mean(values), STUDENT * np.std(values, ddof=1) / np.sqrt(len(values))
     return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
 
 
@@ -268,8 +269,7 @@ def counted(seeds: list[dict[str, Any]]) -> str:
     """Of the heads at every look: how many grow, how many are at a stop, the largest alignment."""
     out = []
     for look, epoch in enumerate(seeds[0]["epoch"]):
-        heads = [dict(zip(OF_HEADS, x, strict=True)) for run in seeds
-                 for x in zip(*(run["heads"][name][look] for name in OF_HEADS), strict=True)]  # fmt: skip
+        heads = heads_at(seeds, look)
         outwards = sum(head["inside"] > 0 for head in heads)
         largest = max(head["alignment"] for head in heads)
         out.append(f"{epoch}:{outwards} of {len(heads)}, {stops(heads, WIDTH)}, {largest:.2f};")

@@ -134,6 +134,18 @@ def test_for_r_above_one_the_size_after_a_time_has_a_bound_without_the_start():
     assert (at_r_one[-1] < 1e-8).all()
 
 
+@pytest.mark.parametrize("exponents", [(3, 3, 3), (2, 4, 4)])
+def test_any_number_of_factors_with_r_of_one_grows_by_the_power_of_their_equation(exponents):
+    p, pull, step, count = np.array(exponents), 1.7, 4e-3, 8_000
+    sizes, logs = np.full(len(p), 1e-9), []
+    for _ in range(count):
+        sizes = sizes + step * ((pull * sizes.prod() / sizes) ** (1 / (p - 1)) - sizes)
+        logs.append(np.log(sizes).sum())
+    growth = (logs[-1] - logs[count // 2]) / (step * (count - 1 - count // 2))
+    assert np.prod((1 + growth / p) ** (1 - 1 / p)) == pytest.approx(pull, rel=SLOPE)
+    assert np.prod((1 + growth / p) ** (1 / p)) != pytest.approx(pull, rel=2 * SLOPE)
+
+
 def test_the_share_of_the_growing_mode_has_its_differential_inequality():
     rng = np.random.default_rng(1)
     violations = {"proven": 0, "without the perturbation": 0}

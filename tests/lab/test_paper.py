@@ -48,12 +48,21 @@ def missing_rows(table, page):
     return [line for line in lines if not any(set(numbers_of(line)) <= set(row) for row in rows)]
 
 
-@pytest.mark.parametrize("name", ["factors", "pairs", "exponents", "when", "nets"])
+@pytest.mark.parametrize("name", ["factors", "pairs", "exponents", "when", "nets", "heads"])
 def test_a_table_of_the_paper_has_the_numbers_of_the_page(tables, name):
-    table = tables[name]
-    assert missing_rows(table, PAGE) == []
+    table, page = tables[name], PAGES[name == "heads"]
+    assert missing_rows(table, page) == []
     number = re.findall(r"\d+\.\d+", table.split(r"\midrule")[1])[-1]
-    assert missing_rows(table.replace(number, "17.35"), PAGE)
+    assert missing_rows(table.replace(number, "17.35"), page)
+
+
+def test_the_page_has_the_table_of_the_record_of_heads(build):
+    runs = build.json.loads(build.HEADS.read_text(encoding="utf8"))["runs"]
+    lines = build.head_stop_table.table(runs)
+    assert [line for line in lines if line not in PAGES[1]] == []
+    changed = copy.deepcopy(runs)
+    changed["adam-0.1-0"]["added"][-1] += 1
+    assert [line for line in build.head_stop_table.table(changed) if line not in PAGES[1]]
 
 
 def test_the_page_has_the_tables_of_the_record(build):

@@ -6,7 +6,8 @@ import torch
 
 import attsvm
 from data import Images
-from head_kkt import ascent, extended, pairs, standing, stops
+from head_kkt import ascent, extended, pairs, standing
+from head_stop_table import stops
 from head_stops import HeadLook, starting
 from optimizers import optimizer
 from run import DIGITS
