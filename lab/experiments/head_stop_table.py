@@ -76,11 +76,12 @@ def heads_at(seeds: list[dict[str, Any]], look: int) -> list[dict[str, float]]:
 
 
 def interval(values: list[float]) -> str:
-    """Mean and 95 % interval over three seeds; the mean alone where they agree to three digits."""
+    """Mean and 95 % interval over three seeds; the mean alone where the ends agree."""
     mean, half = float(np.mean(values)), STUDENT * float(np.std(values, ddof=1)) / np.sqrt(len(values))
-    if half < 5e-4:
+    low, high = f"{mean - half:.2f}", f"{mean + half:.2f}"
+    if low == high:
         return f"{mean:.3f}"
-    return f"{mean:.2f} [{mean - half:.2f}, {mean + half:.2f}]".replace("-", "−")
+    return f"{mean:.2f} [{low}, {high}]".replace("-", "−")
 
 
 def table(runs: dict[str, Any]) -> list[str]:

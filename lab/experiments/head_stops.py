@@ -1,6 +1,6 @@
 """Is the low rank that gradient descent writes into a head a stop? Small encoders of digits, on a CPU:
 
-    python lab/experiments/head_stops.py train out/stops       # 42 trainings, some ten minutes of one core
+    python lab/experiments/head_stops.py train out/stops       # 42 trainings, some eight minutes of one core
     python lab/experiments/head_stops.py record out/stops      # lab/records/head_stops.json
     python lab/experiments/head_stops.py table                 # the numbers of the pages
 
