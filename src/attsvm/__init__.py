@@ -111,6 +111,10 @@ if TYPE_CHECKING:
         separable as separable,
         separate as separate,
     )
+    from attsvm.program.offset import (
+        OffsetMargin as OffsetMargin,
+        offset_margin as offset_margin,
+    )
     from attsvm.program.selections import (
         JointMargin as JointMargin,
         joint_margin as joint_margin,
