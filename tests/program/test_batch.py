@@ -8,10 +8,11 @@ from scipy.optimize import linprog
 
 from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius as norm
+from attsvm.program import solve
 from attsvm.program.certificate import certify_scaled
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import gram
-from attsvm.program.frobenius.dense import solve_rows
+from attsvm.program.frobenius.dense import solve_rows, solve_runs_dense as exact
 from attsvm.program.frobenius.gram import solve_runs_by_gram
 from attsvm.program.frobenius.route import GRAM_ROWS, solve_frobenius
 from attsvm.program.max_margin import max_margin
@@ -130,3 +131,56 @@ def test_small_problems_come_with_the_required_margins(e):
         assert ratio.min() == pytest.approx(1, rel=1e-11)
         assert norm.dual.value(alone.combine(answer.multipliers)) == pytest.approx(1, rel=1e-11)
         assert shrunk.primal > 0.09
+
+
+def order_alone(keys, queries, first):
+    return keys, queries, first, np.where(np.arange(keys.shape[1]) % 3 == 0, 0.0, 1.0)
+
+
+def tied(keys, queries, first):
+    T = keys.shape[2]
+    return keys, queries, (first[..., None] == np.arange(T)) | (np.arange(T) == T - 1), 1.0
+
+
+def copies(keys, queries, first):
+    keys[:, :, 1] = keys[:, :, -1]
+    return keys, queries, np.zeros_like(first), 1.0
+
+
+def near_copies(keys, queries, first):
+    keys[:, :, 1] = keys[:, :, -1] * (1 + 1e-7)
+    return keys, queries, np.zeros_like(first), 1.0
+
+
+def equal_examples(keys, queries, first):
+    keys[:, 1::2], queries[:, 1::2] = keys[:, :1], queries[:, :1]
+    first[:, 1::2] = first[:, :1]
+    return keys, queries, first, 1.0
+
+
+@pytest.mark.parametrize("shape", [(6, 8, 10, 10), (1, 3, 4, 4), (2, 2, 5, 5)], ids=str)
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("change", [order_alone, tied, copies, near_copies, equal_examples])
+def test_no_run_of_a_common_batch_is_solved_alone(change, size, shape, monkeypatch):
+    tokens, first = random_runs(20, *shape, seed=8)
+    keys, queries, selected, required = change(size * tokens.keys, tokens.queries.copy(), first.copy())
+    monkeypatch.setattr(gram, "solve_runs_dense", lambda _: pytest.fail("by the dual active set"))
+    monkeypatch.setattr(solve, "_refined_run", lambda *_, **__: pytest.fail("refined alone"))
+    solution = max_margin(Tokens(keys, queries), selected, required=required)
+    rows = solution.constraints
+    assert solution.certificate.worst.max() <= GAP
+    assert solution.separable.all()
+    for k in range(3):
+        scaled = np.ldexp(solution.W[k], -rows.units.unit[k])
+        expected = solve_rows(*dense(rows.run(k))).w
+        assert scaled.ravel() == pytest.approx(expected, rel=1e-6, abs=1e-6 * np.linalg.norm(expected))
+
+
+def test_runs_that_contradict_themselves_are_not_solved_by_the_gram_matrix(monkeypatch):
+    tokens, first = random_runs(3, 4, 5, 6, 6, seed=9)
+    keys, queries = tokens.keys.copy(), tokens.queries.copy()
+    keys[1, 1], queries[1, 1], first[1, 1] = keys[1, 0], queries[1, 0], (first[1, 0] + 1) % 5
+    rows, alone = Constraints.of(Tokens(keys, queries), first), []
+    monkeypatch.setattr(gram, "solve_runs_dense", lambda runs: alone.append(runs) or exact(runs))
+    assert solve_runs_by_gram(rows).separable.tolist() == [True, False, True]
+    assert len(alone[0].keys) == 1

@@ -33,7 +33,13 @@ def test_a_tame_problem_needs_no_second_look(rows):
     assert module._certain(rows, frobenius, answer)
     assert not module._certain(rows, frobenius, replace(answer, gap=1e-6))
     assert not module._certain(rows, frobenius, replace(answer, W=1e6 * answer.W))
-    assert not module._certain(conftest_rows(conftest.tied), frobenius, answer)
+
+
+def test_a_program_with_ties_needs_no_second_look_where_its_ties_hold():
+    rows = conftest_rows(conftest.tied)
+    answer = by_engines(rows, frobenius)
+    assert module._certain(rows, frobenius, answer)
+    assert not module._certain(rows, frobenius, replace(answer, W=answer.W + 1e-6 * np.abs(answer.W).max()))
 
 
 def test_wide_programs_in_the_frobenius_norm_are_certified_without_a_second_look(monkeypatch):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -120,28 +120,39 @@ def route_of(norm: Norm) -> Route:
 
 
 def refined(program: Constraints, norm: Norm, answer: Answer) -> Answer:
-    """The answer, or a better one from extended precision in runs where it is in doubt."""
+    """The answer, or a better one from extended precision in runs where it is in doubt.
+
+    All runs in doubt are measured together: one certificate each would cost more than their solution.
+    """
     separable = np.asarray(answer.separable)
     proven = separable.all() or _proven(program, answer.multipliers)
     certain = np.where(separable, _certain(program, norm, answer), proven)
+    if certain.all():
+        return answer
+    answer = _measured(program, norm, answer, separable & ~certain)
+    certain |= separable & (np.asarray(answer.gap) <= _tolerated(program, norm))
     return with_runs_replaced(partial(_refined_run, norm=norm), program, answer, ~certain)
 
 
 def _refined_run(program: Constraints, answer: Answer, norm: Norm) -> Answer:
-    if answer.separable:
-        answer = _measured(program, norm, answer)
-        if answer.gap <= _tolerated(program, norm):
-            return answer
-    else:  # without a proof the multipliers are worthless
+    if not answer.separable:  # without a proof the multipliers are worthless
         answer = Answer(0 * answer.W, 0 * answer.multipliers)
     from attsvm.program.extended_precision.route import solve_in_extended_precision
 
     return _better(program, norm, answer, solve_in_extended_precision(program, norm, near=answer.W))
 
 
-def _measured(program: Constraints, norm: Norm, answer: Answer) -> Answer:
-    """The answer with the worst of its certificate as its gap."""
-    return replace(answer, gap=certify_scaled(program, norm, answer.W, answer.multipliers).worst)
+def _measured(program: Constraints, norm: Norm, answer: Answer, marked: Bool | None = None) -> Answer:
+    """The answer with the worst of its certificate as its gap: of the marked runs (…,), or of all."""
+    if program.runs is None:
+        if marked is not None and not marked:
+            return answer
+        return replace(answer, gap=certify_scaled(program, norm, answer.W, answer.multipliers).worst)
+    index, gap = np.arange(program.runs) if marked is None else np.flatnonzero(marked), np.array(answer.gap)
+    if index.size:
+        subset = program if index.size == program.runs else program.subset(index)
+        gap[index] = certify_scaled(subset, norm, answer.W[index], answer.multipliers[index]).worst
+    return replace(answer, gap=gap)
 
 
 def _better(program: Constraints, norm: Norm, answer: Answer, candidate: Answer | None) -> Answer:
@@ -170,16 +181,27 @@ def _certain(program: Constraints, norm: Norm, answer: Answer) -> Bool:
     norms = (
         () if traits.euclidean else (traits, capabilities_of(norm.dual))
     )  # a Euclidean one stretches nothing
-    if program.relaxed or not all(np.isfinite(traits.rounding(*shape)) for traits in norms):
+    if (norms and program.relaxed) or not all(np.isfinite(traits.rounding(*shape)) for traits in norms):
         return np.zeros(program.required.shape[:-1], bool)
     single, unknowns, W = program.runs is None, program.d * program.e, answer.W
     square = float(np.vdot(W, W)) if single else np.einsum("rde,rde->r", W, W)
     longest = (program.reach / np.where(program.required > 0, program.required, np.inf)).max(-1)
+    missed: Any = 0.0
+    if program.relaxed:  # rows without a bound count relative to the largest required margin
+        longest = np.maximum(longest, program.units.in_logits(program.reach[..., None]).max((-2, -1)))
+        missed = _missed(program, W)
     terms = np.count_nonzero(answer.multipliers) if single else program.active[0].size
     distortion = math.prod(traits.stretch(*shape) for traits in norms)
     spread = (unknowns + terms) * distortion * EPSILON * longest * square**0.5
-    small = answer.gap <= _tolerated(program, norm) - ROUNDING
+    small = np.maximum(answer.gap, missed) <= _tolerated(program, norm) - ROUNDING
     return np.asarray(answer.separable & (spread <= ROUNDING) & small)
+
+
+def _missed(program: Constraints, W: Float) -> Float:
+    """The largest violation of a row that is an equality, or requires the order alone (…,)."""
+    margins, free = program.margins(W), program.active & ~(program.bound > 0)
+    wrong = program.units.in_logits(np.where(program.tied, np.abs(margins), -margins))
+    return np.asarray(wrong.max((-2, -1), initial=0.0, where=free))
 
 
 def _proven(program: Constraints, multipliers: Float) -> Bool:

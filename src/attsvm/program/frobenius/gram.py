@@ -102,7 +102,8 @@ class Workspace(NamedTuple):
 
     All runs use the same memory, one after the other.
     delta (d, m): δ/|δ|; gram (m, m); name (m,): i T + t; example (m,): i; length (m,): |δ| |z|; bound (m,).
-    free (m,): equalities; passive (m,): the rows that may have a multiplier lam (m,); margin (m,): K λ.
+    free (m,): equalities; passive (m,): the rows that may have a multiplier lam (m,), of which `entered` (m,)
+    have just become so; margin (m,): K λ.
     factor (m, m): lower Cholesky factor of the passive rows, listed in order (m,); step (m,).
     """
 
@@ -114,6 +115,7 @@ class Workspace(NamedTuple):
     bound: Float
     free: Bool
     passive: Bool
+    entered: Bool
     lam: Float
     margin: Float
     factor: Float
@@ -124,10 +126,10 @@ class Workspace(NamedTuple):
 def workspace(m: int, d: int) -> Workspace:
     length, bound, lam, margin, step = np.empty((5, m))
     name, example, order = np.empty((3, m), np.int64)
-    free, passive = np.empty((2, m), bool)
+    free, passive, entered = np.empty((3, m), bool)
     gram, factor = np.empty((2, m, m))
     rows = np.empty((d, m)), gram, name, example, length, bound
-    return Workspace(*rows, free, passive, lam, margin, factor, order, step)
+    return Workspace(*rows, free, passive, entered, lam, margin, factor, order, step)
 
 
 class Exchanged(NamedTuple):
@@ -228,6 +230,7 @@ def _rows(problems, run, s):  # type: ignore[no-untyped-def]
         s.margin[a] = total
         served += total
     for a in range(m):
+        s.entered[a] = False
         s.passive[a] = s.free[a] or s.margin[a] * required < s.bound[a] * served
     return m
 
@@ -236,14 +239,21 @@ def _rows(problems, run, s):  # type: ignore[no-untyped-def]
 def _exchange(s, m):  # type: ignore[no-untyped-def]
     """Solve K_FF λ_F = b_F on the passive rows F, then exchange the rows on the wrong side; their number.
 
-    Wrong: λ_F < 0, or too small a margin outside F. −1 when K_FF is singular.
-    One sweep factors K_FF row by row and solves L y = b on the way.
+    Wrong: λ_F < 0, or too small a margin outside F. One sweep factors K_FF row by row and solves L y = b on
+    the way. A row that depends on those before it leaves F: copies of a token have one margin. Equalities
+    come first, then the rows that have just entered: of two rows that are nearly equal, the one that fell
+    short stays.
     """
-    L, y, order, k = s.factor, s.step, s.order, 0
+    L, y, order, k, count = s.factor, s.step, s.order, 0, 0
+    for place in range(3):
+        for j in range(m):
+            if s.passive[j] and place == (0 if s.free[j] else 1 if s.entered[j] else 2):
+                order[count] = j
+                count += 1
     for j in range(m):
         s.lam[j], s.margin[j] = 0.0, 0.0
-        if not s.passive[j]:
-            continue
+    for place in range(count):
+        j = order[place]
         square, value = s.gram[j, j], s.bound[j]
         for c in range(k):
             total = s.gram[j, order[c]]
@@ -254,7 +264,8 @@ def _exchange(s, m):  # type: ignore[no-untyped-def]
             square -= total * total
             value -= total * y[c]
         if not square > DEPENDENT:
-            return -1
+            s.passive[j] = False
+            continue
         L[k, k] = np.sqrt(square)
         y[k], order[k] = value / L[k, k], j
         k += 1
@@ -270,7 +281,9 @@ def _exchange(s, m):  # type: ignore[no-untyped-def]
     for j in range(m):
         wrong = s.lam[j] < 0.0 and not s.free[j]
         if not s.passive[j]:
-            wrong = s.margin[j] < s.bound[j] - ROUNDING * size
+            short = abs(s.margin[j]) if s.free[j] else s.bound[j] - s.margin[j]
+            wrong = short > ROUNDING * size
+        s.entered[j] = wrong and not s.passive[j]
         if wrong:
             s.passive[j] = not s.passive[j]
             count += 1
