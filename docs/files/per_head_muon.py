@@ -12,8 +12,8 @@ d). With heads=H every block of width rows is a matrix by itself.
     M ← momentum · M + (1 − momentum) ∇L
     W ← (1 − lr · weight_decay) W − lr · scale · polar(momentum · M + (1 − momentum) ∇L)     of every head
 
-polar="newton-schulz" is Muon's five steps: singular values below 2e-3 of the gradient's length stay far from
-one. "polished" adds Newton–Schulz steps until all are one to 1e-3, "svd" is exact.
+method="newton-schulz" is Muon's five steps: singular values below 2e-3 of the gradient's length stay far from
+one. "polished" adds Newton–Schulz steps, which bring those above 1e-2 to one within 1e-3. "svd" is exact.
 
 From attsvm, MIT licence (Jordan et al. 2024, Muon). Equal to attsvm.torch.SteepestDescent(spectral, heads=…)
 to rounding; its tests compare the two.
@@ -35,7 +35,7 @@ def polar(G, method="newton-schulz"):
         cut = max(G.shape[-2:]) * torch.finfo(S.dtype).eps * S.amax(-1, keepdim=True)
         return (U * (cut < S).to(S.dtype).unsqueeze(-2)) @ Vh
     tall = G.shape[-2] > G.shape[-1]
-    X = G.mT if tall else G
+    X = (G.mT if tall else G).reshape(-1, *sorted(G.shape[-2:]))
     if X.is_cuda and X.dtype == torch.float32 and method == "newton-schulz":
         X = X.to(torch.bfloat16)
     size = torch.linalg.matrix_norm(X, keepdim=True)
@@ -43,7 +43,7 @@ def polar(G, method="newton-schulz"):
     for a, b, c in [QUINTIC] * STEPS + [CUBIC] * (POLISH if method == "polished" else 0):
         A = X @ X.mT
         X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
-    return (X.mT if tall else X).to(G.dtype)
+    return (X.mT if tall else X).reshape(G.shape).to(G.dtype)
 
 
 class PerHeadMuon(torch.optim.Optimizer):

@@ -2,7 +2,7 @@
 
     python lab/experiments/attention_kinds.py [--seeds 20] [--steps 5000]     # one process, minutes
 
-Prints the tables of docs/attention_kinds.md: medians over seeds with the least and the largest.
+Prints the tables of docs/lab/attention_kinds.md: medians over seeds with the least and the largest.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def main() -> None:
         rows = [row for file in options.join for row in json.loads(file.read_text())]
         for rule in kinds.RULES:
             for kind in kinds.KINDS:
-                print(line(rows, kind, rule), flush=True)
-            continue
-            print(line(rows, kind, rule))
+                print(line(rows, kind, rule))
         return
     rows = []
     for rule in kinds.RULES:

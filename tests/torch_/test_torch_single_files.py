@@ -1,5 +1,6 @@
 """The files that can be copied into a code base do what the package does, to rounding."""
 
+import ast
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -21,6 +22,21 @@ def loaded(name):
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("name", ["per_head_muon", "qk_clip"])
+def test_a_copied_file_imports_torch_alone(name):
+    tree = ast.parse((FILES / f"{name}.py").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert [ast.unparse(node) for node in imports] == ["import torch"]
+
+
+def test_a_polar_factor_is_that_of_each_matrix_of_any_stack():
+    polar, G = loaded("per_head_muon").polar, random(2, 3, 6, 4).double()
+    for method in ("svd", "newton-schulz", "polished"):
+        each = torch.stack([torch.stack([polar(one, method) for one in some]) for some in G])
+        assert (polar(G, method) - each).abs().max() <= DOUBLE
+    assert (polar(G.flatten(0, 1).flatten(0, 1), "svd").unflatten(0, (2, 3, 6)) - each).abs().max() > 0.1
 
 
 def trained(make, steps=4, shape=(12, 5)):

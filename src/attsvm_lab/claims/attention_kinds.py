@@ -33,6 +33,7 @@ RULES: dict[str, tuple[Any, Any]] = {
     "GD": (att.steepest(att.frobenius, LR), att.frobenius),
     "Muon": (att.steepest(att.spectral, LR), att.spectral),
     "Adam": (att.adam(ADAM_LR, eps=0.0), att.linf),
+    "Adam, b2 0.9": (att.adam(ADAM_LR, b2=0.9, eps=0.0), att.linf),
 }
 """Each optimizer and the norm in which it is judged. GD is normalised, Muon has the exact polar factor."""
 ours = partial(claim, "attsvm", "derived")
