@@ -22,7 +22,8 @@ import attsvm
 from attsvm._support.progress import ProgressLine
 from data import reviews
 from factors import rounded
-from head_kkt import ascent, pairs, stable_rank, standing, stops
+from head_kkt import ascent, pairs, stable_rank, standing
+from head_stop_table import stops
 from optimizers import QUERY_KEY
 from run import some
 from summary import here, write

@@ -14,8 +14,10 @@ ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "paper"
 MAIN = (PAPER / "main.tex").read_text(encoding="utf8")
 SOURCES = {file.name: file.read_text(encoding="utf8") for file in PAPER.glob("*.tex")}
-PAGE = (ROOT / "docs" / "law_of_halves.md").read_text(encoding="utf8")
-PAGES = [PAGE, *((ROOT / "docs" / name).read_text(encoding="utf8") for name in ("practice/transformers.md",))]
+PAGE = "\n".join(
+    (ROOT / "docs" / name).read_text(encoding="utf8") for name in ("law_of_halves.md", "lab/law.md")
+)
+PAGES = [PAGE, (ROOT / "docs" / "practice" / "transformers.md").read_text(encoding="utf8")]
 NUMBER = re.compile(r"(?<![\w.,^_{(/])\d[\d,]*(?:\.\d+)?(?![\w}])")
 SETTINGS = {"0.3", "10", "12", "24"}
 """Typed numbers of the text that a setting of lab/benchmarks/law_of_halves.py has, and no page."""

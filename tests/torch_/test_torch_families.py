@@ -165,11 +165,6 @@ def test_a_checkpoint_that_is_computed_again_is_no_further_call():
 
 def parts(model, family):
     """Independently of the package: Q, K (heads, width, in) of the first layer, and a wrong split of it."""
-    if family == "Qwen3_5Text":
-        layer = model.layers[0].self_attn
-        whole, K = layer.q_proj.weight.view(6, 2, 8, 48), layer.k_proj.weight.view(2, 8, 48)
-        K = K.repeat_interleave(3, 0)
-        return whole[:, 0], K, (layer.q_proj.weight[:48].view(6, 8, 48), K)  # all queries first
     if family == "GPTNeoX":
         weight = model.layers[0].attention.query_key_value.weight
         Q, K, _ = weight.view(6, 3, 8, 48).unbind(1)
@@ -180,7 +175,7 @@ def parts(model, family):
     return Q, K, (weight[:48].view(6, 8, 48), weight[48:64].view(2, 8, 48).repeat_interleave(3, 0))
 
 
-@pytest.mark.parametrize("family", ["GPTNeoX", "Falcon, groups", "Qwen3_5Text"])
+@pytest.mark.parametrize("family", ["GPTNeoX", "Falcon, groups"])
 def test_the_norms_are_those_of_each_heads_own_rows_of_one_projection(family):
     model = model_of(family)
     Q, K, (wrong_Q, wrong_K) = parts(model, family)
