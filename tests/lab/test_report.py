@@ -146,24 +146,35 @@ def test_every_status_is_in_the_headline_and_a_published_number_counts_once(toys
     install(monkeypatch, *(replace(toys[1], name=name, checks=made) for name, made in rows.items()))
     report = report_of(tmp_path)
     assert report.sentence == (
-        "1 of 5 published numbers agree in rows that could have failed, 1 in rows that could not; "
-        "1 differs, where the published recipe gives the published number; "
-        "1 differs, not explained; 1 is not comparable yet."
+        "Of 5 published numbers, 2 agree (1 in a comparison too coarse to fail) and 3 do not: "
+        "1 because the paper computed otherwise (its recipe, repeated here, gives its number), "
+        "1 because the comparison still lacks runs, 1 without an explanation."
     )
     text = page(report, tmp_path)
     assert "theirs: 4" in text and "1 of 9 epochs" in text
     assert "within more than half of the number" in text
 
 
-def test_tiles_and_headline_count_the_same_numbers(toys, tmp_path, monkeypatch):
+def test_the_counts_of_the_page_add_up_to_the_headline(toys, tmp_path, monkeypatch):
     made = (with_recipe(4.0, 4.0), check(3.0), check(3.0, "read off a plot"), check(9.0, "independent run"))
     install(monkeypatch, *(replace(toys[1], name=f"f{k}", checks=rows) for k, rows in enumerate(made)))
     report = report_of(tmp_path)
     published = [report.by_kind[kind] for kind in ("printed", "read off a plot")]
     assert sum(published, start=Counter()) == report.items
-    assert report.items.total() == 3 and report.by_kind["printed"].total() == 2
-    assert "<b>1<i> of 2</i></b> <span>printed" in page(report, tmp_path)
+    rows = counts_of(page(report, tmp_path))
+    assert rows["printed"] == [1, 0, 1, 0, 0, 2] and rows["published"] == [2, 0, 1, 0, 0, 3]
+    assert all(sum(row[:-1]) == row[-1] for row in rows.values())
+    kinds = [row for name, row in rows.items() if name not in ("published", "all")]
+    assert [sum(column) for column in zip(*kinds, strict=True)] == rows["all"]
     assert report.results[0].kinds == "0 of 1 printed"
+    assert report.sentence.startswith("Of 3 published numbers, 2 agree and 1 does not: 1 because")
+
+
+def counts_of(text):
+    """The rows of the table of counts, by their first cell."""
+    table = re.search(r'<div class="table counts.*?</table>', text, re.DOTALL)[0]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr class=.*?</tr>", table)]
+    return {name: [int(number) for number in numbers] for name, *numbers in rows}
 
 
 def test_numbers_of_one_name_are_all_kept_in_the_file(toys, tmp_path, monkeypatch):
@@ -189,7 +200,7 @@ def test_the_page_says_what_shuffled_references_would_give(toys, tmp_path, monke
     report = report_of(tmp_path)
     differ, pairs = report.shuffled
     assert (differ, pairs) == ((6, 6) if share else (0, 0))
-    assert ("100% would differ (6 of 6 pairs)" in page(report, tmp_path)) == bool(share)
+    assert ("100% of our numbers would differ (6 of 6 pairs)" in page(report, tmp_path)) == bool(share)
 
 
 def test_an_unknown_figure_or_scale_is_told_where_the_known_ones_are(toys, tmp_path):
@@ -274,8 +285,8 @@ def test_the_page_is_one_file_with_a_sound_outline(toys, tmp_path):
     local = {"report.json", "explorer.html", "drawn.svg", "drawn.npz", "table.npz"}
     anchors = {f"#{name}" for name in outline.ids}
     assert not outline.open
-    assert outline.headings == ["h1", "h2", "h2", "h3", "h3", "h2"]
-    assert all(a in local | anchors or a.startswith("data:image/svg") for a in outline.addresses)
+    assert outline.headings == ["h1", "h2", "h3", "h3", "h2", "h2"]
+    assert all(a in local | anchors for a in outline.addresses)
     assert all((tmp_path / name).exists() for name in local - {"report.json", "explorer.html"})
 
 
@@ -286,12 +297,12 @@ def test_the_page_says_everything_once_and_escapes_it(toys, tmp_path):
         "last &lt;number&gt;",
         "Drawn &amp; shown",
         "No &lt;note&gt; on <code>a_<wbr>b</code> and W<sup>mm</sup>.",
-        "2 of 2 published numbers agree",
+        "Of 2 published numbers, 2 agree.",
     ):
         assert part in text
     assert "attsvm reproduce --only drawn --scale quick" in text
     assert text == page(report, tmp_path)
-    assert "2 of 2 published numbers agree" not in page(Report("quick", report.results[:1]), tmp_path)
+    assert "Of 2 published numbers" not in page(Report("quick", report.results[:1]), tmp_path)
 
 
 def test_report_json_is_strict_and_tells_the_verdicts(toys, tmp_path, monkeypatch):
@@ -306,21 +317,21 @@ def test_report_json_is_strict_and_tells_the_verdicts(toys, tmp_path, monkeypatc
 def test_only_published_numbers_count_in_the_headline_and_every_kind_is_counted_apart(
     toys, tmp_path, monkeypatch
 ):
-    assert report_of(tmp_path).sentence == "2 of 2 published numbers agree."
+    assert report_of(tmp_path).sentence == "Of 2 published numbers, 2 agree."
     own = replace(toys[1], name="own", checks=check(3.0, "independent run"))
     install(monkeypatch, toys[0], own)
     report = report_of(tmp_path)
-    assert report.sentence == "1 of 1 published numbers agree."
+    assert report.sentence == "Of 1 published number, 1 agrees."
     assert "1 of 1 numbers of independent runs" in write_gallery(report, tmp_path, tmp_path).read_text("utf8")
     counted = {"printed": {"agrees": 1}, "independent run": {"agrees": 1}}
     assert report.record()["provenance"] == counted
     text = page(report, tmp_path)
-    assert '<div class="tile kind run"><b>1<i> of 1</i></b>' in text and "Published</th>" not in text
+    assert counts_of(text)["independent run"] == [1, 0, 0, 0, 0, 1] and "Published</th>" not in text
 
 
 def test_a_derived_number_that_differs_is_told_in_the_headline(toys, tmp_path, monkeypatch):
     install(monkeypatch, replace(toys[0], checks=check(9.0, "derived")))
-    wanted = "No number is published; 1 of the numbers that we derived differs."
+    wanted = "None of these numbers is published. 1 of the numbers that we derived differs."
     assert report_of(tmp_path).sentence == wanted
 
 
@@ -407,14 +418,15 @@ def test_a_link_of_the_contents_lands_at_its_figure(toys, tmp_path, monkeypatch,
 
 COLOURS = """
 const look = (element) => getComputedStyle(document.querySelector(element));
-return [look("figure").backgroundColor, look("figure img").filter, look("body").backgroundColor];
+return [look("figure").backgroundColor, look("figure svg").fill, look("body").backgroundColor];
 """
+PAPERS = {"light": ("rgb(255, 255, 255)", "rgb(0, 0, 0)"), "dark": ("rgb(25, 29, 34)", "rgb(230, 232, 235)")}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_drawing_keeps_its_paper_and_its_colours_in_the_dark(toys, tmp_path, chrome, look, theme):
+def test_a_drawing_has_the_paper_and_the_ink_of_its_page(toys, tmp_path, chrome, look, theme):
     look({"name": "prefers-color-scheme", "value": theme})
     chrome.get(write_report(report_of(tmp_path), tmp_path).as_uri())
-    paper, change, page_colour = chrome.execute_script(COLOURS)
-    assert (paper, change) == ("rgb(255, 255, 255)", "none")
+    paper, ink, page_colour = chrome.execute_script(COLOURS)
+    assert (paper, ink) == PAPERS[theme]
     assert (page_colour == "rgb(20, 23, 27)") is (theme == "dark")

@@ -17,12 +17,17 @@ RAISED = re.compile(r"(?<=[^\s^])\^(?:\{([^}]*)\}|\(([^)]*)\)|([^\W_]+))")
 def page(package: str, template: str, **contents: Any) -> str:
     """A page in one file, which loads nothing: a template of a package with its placeholders filled in.
 
-    The argument `data` replaces `__DATA__`: a string as it is, any other value as JSON. The default of
-    `style` is the style sheet that pages share.
+    The argument `data` replaces `__DATA__`: a string as it is, any other value as JSON. No argument is needed
+    for `__STYLE__`, the style sheet that pages share, and `__THEME__`, the button for dark and light.
     """
-    contents = {"style": asset("attsvm._support", "pages.css").strip()} | contents
+    contents = {"style": shared_style(), "theme": asset("attsvm._support", "theme.html").strip()} | contents
     texts = {name: value if isinstance(value, str) else embedded(value) for name, value in contents.items()}
     return re.sub(r"__([A-Z]+)__", lambda match: texts[match[1].lower()], asset(package, template))
+
+
+def shared_style() -> str:
+    """The style sheet of all pages: colours, type, the line with the name, keys."""
+    return asset("attsvm._support", "pages.css").strip()
 
 
 def asset(package: str, name: str) -> str:

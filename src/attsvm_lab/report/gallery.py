@@ -19,7 +19,9 @@ NUMBERS = "numbers.json"
 
 _TOP = """# Gallery
 
-Every figure and table that `attsvm reproduce` computes, by paper. {sentence} {others}
+{repeated} {sentence}
+
+{others}
 
 Each paper's page says what it states and what we could and could not verify; the report that
 `attsvm reproduce` writes has every number, and where the one beside it comes from.
@@ -33,7 +35,10 @@ def write_gallery(report: Report, out: File, docs: File) -> File:
     images.mkdir(parents=True, exist_ok=True)
     text = [
         _TOP.format(
-            sentence=report.sentence, others=f"{report.unpublished} {report.power}", scale=report.scale
+            repeated=report.repeated,
+            sentence=report.sentence,
+            others=f"{report.unpublished} {report.power}",
+            scale=report.scale,
         )
     ]
     for paper, group in report.papers:

@@ -1,15 +1,13 @@
 "use strict";
-const root = document.documentElement;
-const theme = document.getElementById("theme");
-const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-const isDark = () => (root.dataset.theme || (prefersDark.matches ? "dark" : "light")) === "dark";
-const nameTheme = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
-theme.hidden = false;
-theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
-prefersDark.addEventListener("change", nameTheme);
-nameTheme();
-
 if (matchMedia("(max-width: 64rem)").matches) document.querySelector("nav details").open = false;
+
+// A link to a folded section unfolds it.
+const unfold = () => {
+  const folded = location.hash && document.querySelector(`${location.hash} > details`);
+  if (folded) folded.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
 
 // Numbers sort as numbers: the first number of a cell, its tolerance and words left out.
 const value = (row, column) => {

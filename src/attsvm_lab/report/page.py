@@ -10,26 +10,36 @@ from pathlib import Path as File
 
 from attsvm import __version__
 from attsvm._support import strict_json
-from attsvm._support.pages import asset, code, escaped, page as in_one_file, prose
+from attsvm._support.pages import asset, code, escaped, page as in_one_file, prose, shared_style
 from attsvm.explorer.page import page as explorer_page
 from attsvm.numbers.atomic_write import write_text
 from attsvm_lab.claims import claims as known_claims
 from attsvm_lab.claims.run import Row
-from attsvm_lab.figures import KINDS, STATUSES, Check, Paper, Provenance, Status
-from attsvm_lab.report.html import line, picture, table
+from attsvm_lab.figures import KINDS, Check, Paper, Provenance, Status
+from attsvm_lab.figures.figure import AGREES, POWERLESS, PUBLISHED, RECIPE, SHORT, UNEXPLAINED
+from attsvm_lab.report.drawings import Drawings
+from attsvm_lab.report.html import line, table
 from attsvm_lab.report.summary import Report, broken
 from attsvm_lab.reproduce import Result
 
 ROOM = "attsvm_lab.report"
 TITLE = "Attention as max-margin token selection, reproduced"
-MARKS: dict[Status, tuple[str, str]] = dict(
-    zip(
-        STATUSES,
-        (("good", "✓"), ("reason", "≈"), ("bad", "✗"), ("open", "…"), ("weak", "○")),
-        strict=True,
-    )
-)
-HEADS = ("Quantity", "Reference", "Ours", "Verdict", "Source")
+MARKS: dict[Status, tuple[str, str]] = {
+    AGREES: ("good", "A"),
+    POWERLESS: ("weak", "B"),
+    RECIPE: ("reason", "R"),
+    SHORT: ("open", "N"),
+    UNEXPLAINED: ("bad", "D"),
+}
+"""The class and the letter of each status, in the order of the columns of the counts."""
+MEANINGS: dict[Status, str] = {
+    AGREES: "agrees",
+    POWERLESS: "agrees, but a comparison so coarse could not have failed",
+    RECIPE: "differs, because the paper computed otherwise: its recipe, repeated here, gives its number",
+    SHORT: "not comparable yet: the comparison still lacks runs or epochs",
+    UNEXPLAINED: "differs, not explained",
+}
+HEADS = ("Quantity", "Reference", "Ours", "")
 CLASSES: dict[Provenance, str] = {
     "printed": "printed",
     "read off a plot": "plot",
@@ -43,21 +53,27 @@ CLASSES: dict[Provenance, str] = {
 
 def page(report: Report, out: File) -> str:
     """The whole page; `out` is the folder with the figures' .svg files."""
+    drawings = Drawings()
+    papers = "\n".join(_paper(paper, group, out, drawings) for paper, group in report.papers)
     return in_one_file(
         ROOM,
         "page.html",
         title=escaped(TITLE),
-        style=asset(ROOM, "page.css"),
+        style="\n".join((shared_style(), asset(ROOM, "page.css"), drawings.style)),
         script=asset(ROOM, "page.js"),
+        shapes=drawings.shared,
+        repeated=prose(report.repeated),
         sentence=prose(report.sentence),
-        others=prose(f"{report.unpublished} {report.power}"),
+        others=prose(report.power),
         statuses=_statuses(),
+        letters=_letters(),
         kinds=_kinds(),
         choices=_choices(report),
-        tiles=_tiles(report),
+        counts=_counts(report),
         contents=_contents(report),
+        rows=_rows(report),
         summary=_summary(report),
-        papers="\n".join(_paper(paper, group, out) for paper, group in report.papers),
+        papers=papers,
         claims=_claims(report.claims),
         scale=escaped(report.scale),
         versions=escaped(
@@ -79,21 +95,27 @@ def write_report(report: Report, out: File) -> File:
 # ---------------------------------------------------------------------- top of the page
 
 
-def _tiles(report: Report) -> str:
-    tiles = [_tile(kind, counts) for kind, counts in report.by_kind.items()]
-    failed = report.counts["failed"]
-    if failed:
-        tiles.append(f'<div class="tile bad"><b>{failed}</b> <span>figures failed</span></div>')
-    return "\n".join(tiles)
+def _counts(report: Report) -> str:
+    """How many numbers of each kind of reference have each status: rows and columns add up."""
+    heads = ("Reference", *(letter for _, letter in MARKS.values()), "all")
+    by_kind = report.by_kind
+    rows = [_count_row(kind, by_kind[kind]) for kind in PUBLISHED if kind in by_kind]
+    rows += [_count_row("published", report.items, "sum")] if len(rows) > 1 else []
+    rows += [_count_row(kind, counts) for kind, counts in by_kind.items() if kind not in PUBLISHED]
+    rows += [_count_row("all", sum(by_kind.values(), Counter[Status]()), "sum")]
+    return table(heads, rows, "How many numbers agree", "counts")
 
 
-def _tile(kind: Provenance, counts: Counter[Status]) -> str:
-    words = ("by the recipe", "not explained", "not comparable yet", "agree, but could not have failed")
-    labels = dict(zip(STATUSES[1:], words, strict=True))
-    differ = ", ".join(f"{counts[status]} {label}" for status, label in labels.items() if counts[status])
-    note = f"<small>{differ}</small>" if differ else ""
-    count = f"<b>{counts['agrees']}<i> of {counts.total()}</i></b>"
-    return f'<div class="tile kind {CLASSES[kind]}">{count} <span>{escaped(kind)}</span>{note}</div>'
+def _count_row(label: str, counts: Counter[Status], kind: str = "") -> str:
+    cells = [f"<td>{escaped(label)}</td>"]
+    cells += [f"<td>{counts[s]:,}</td>" if counts[s] else '<td class="none">0</td>' for s in MARKS]
+    return f'<tr class="{kind}">{"".join(cells)}<td>{counts.total():,}</td></tr>'
+
+
+def _letters() -> str:
+    """The meaning of each status."""
+    items = (f"<li>{_badge(status)} {escaped(MEANINGS[status])}</li>" for status in MARKS)
+    return f'<ul class="meanings">{"".join(items)}</ul>'
 
 
 def _kinds() -> str:
@@ -108,7 +130,8 @@ def _choices(report: Report) -> str:
 
 def _statuses() -> str:
     return "".join(
-        f'<option value="{mark}">{escaped(status)}</option>' for status, (mark, _) in MARKS.items()
+        f'<option value="{mark}">{letter}: {escaped(status)}</option>'
+        for status, (mark, letter) in MARKS.items()
     )
 
 
@@ -116,12 +139,22 @@ def _chip(kind: Provenance) -> str:
     return f'<span class="chip {CLASSES[kind]}">{escaped(kind)}</span>'
 
 
+def _rows(report: Report) -> str:
+    """The heading of the folded table: it has more rows than there are numbers."""
+    numbers = sum(counts.total() for counts in report.by_kind.values())
+    return (
+        f"{len(report.checks):,} rows for {numbers:,} numbers: a number has several rows where the paper's "
+        "recipe is repeated beside ours"
+    )
+
+
 def _contents(report: Report) -> str:
-    entries = ['<li><a href="#summary">All numbers</a></li>']
+    entries = []
     for paper, group in report.papers:
         inner = "".join(f'<li><a href="#{r.name}">{prose(r.figure.title)}</a></li>' for r in group)
         entries.append(f'<li><a href="#{paper.name}">{prose(paper.title)}</a><ul>{inner}</ul></li>')
     entries.append('<li><a href="#claims">The papers’ statements</a></li>')
+    entries.append('<li><a href="#summary">All numbers</a></li>')
     return f"<ul>{''.join(entries)}</ul>"
 
 
@@ -130,28 +163,28 @@ def _summary(report: Report) -> str:
         _check_row(check, f'<a href="#{result.name}">{prose(check.what)}</a>')
         for result, check in report.checks
     )
-    return table(HEADS, rows, "All numbers beside their references", "sortable tall")
+    return table(HEADS, rows, "All numbers beside their references", "sortable tall checks")
 
 
 # ---------------------------------------------------------------------- one paper, one figure
 
 
-def _paper(paper: Paper, group: Iterable[Result], out: File) -> str:
-    inner = "\n".join(_figure(result, out) for result in group)
+def _paper(paper: Paper, group: Iterable[Result], out: File, drawings: Drawings) -> str:
+    inner = "\n".join(_figure(result, out, drawings) for result in group)
     return (
         f'<section id="{paper.name}"><h2>{prose(paper.title)}</h2>'
         f'<p class="reference">{prose(paper.reference)}</p>\n{inner}</section>'
     )
 
 
-def _figure(result: Result, out: File) -> str:
+def _figure(result: Result, out: File, drawings: Drawings) -> str:
     figure = result.figure
     elements = [
         f'<article id="{result.name}" class="figure"><h3>{prose(figure.title)}</h3>',
         f"<p>{prose(figure.shows)}</p>",
         f'<p class="note"><b>Recorded.</b> {prose(figure.recorded)}</p>' if figure.recorded else "",
         f'<p class="note bad" role="alert">Not computed. {escaped(result.error)}</p>' if result.error else "",
-        _picture(result, out),
+        _picture(result, out, drawings),
         _checks(result),
         f'<p class="note"><b>Where we differ.</b> {prose(figure.notes)}</p>' if figure.notes else "",
         _recipe(result, out),
@@ -180,14 +213,14 @@ def _check_table(checks: Iterable[Check], label: str) -> str:
             cell = f'<td colspan="{len(HEADS)}"><span>{prose(because)}</span></td>'
             rows.append(f'<tr class="because">{cell}</tr>')
         rows += [_check_row(check, prose(check.what)) for check in group]
-    return table(HEADS, rows, label)
+    return table(HEADS, rows, label, "checks")
 
 
-def _picture(result: Result, out: File) -> str:
+def _picture(result: Result, out: File, drawings: Drawings) -> str:
     file = out / f"{result.name}.svg"
     if result.error or result.figure.draw is None or not file.exists():
         return ""
-    return picture(file, f"{result.figure.title}. {result.figure.shows}")
+    return drawings.figure(file, f"{result.figure.title}. {result.figure.shows}")
 
 
 def _recipe(result: Result, out: File) -> str:
@@ -233,26 +266,26 @@ def _claims(rows: tuple[Row, ...]) -> str:
         f"runs, {fresh or 'none'} used a seed that had no part in choosing the settings; the page "
         "<code>docs/claims.md</code> has 20 such seeds."
     )
-    heads = ("Statement", "Holds", "Twin detected", "Verdict", "Source")
-    return f"{text}</p>{table(heads, lines, 'Statements of the papers', 'sortable tall')}"
+    heads = ("Statement", "Holds", "Twin detected", "")
+    return f"{text}</p>{table(heads, lines, 'Statements of the papers', 'sortable tall checks')}"
 
 
 def _claim_row(row: Row) -> str:
     claim = known_claims[row.name]
     holds, seeds = row.held, len(row.verdicts)
     if claim.refuted:
-        verdict = _badge("reason", "≈", "refuted as recalled")
+        verdict = _letter("reason", "R", "refuted as recalled")
     elif broken(row):
-        verdict = _badge("bad", "✗", "fails")
+        verdict = _letter("bad", "✗", "fails")
     else:
         every = holds == seeds
-        verdict = _badge("good", "✓", "holds") if every else _badge("reason", "≈", "not on all seeds")
+        verdict = _letter("good", "✓", "holds") if every else _letter("reason", "≈", "not on all seeds")
+    source = f"{prose(claim.reference)} [{escaped(claim.mark)}]"
     cells = (
-        f"{prose(claim.statement)}<small>{code(row.name)}</small>",
-        f"{holds} of {seeds}<small>{row.fresh} of {seeds} seeds chose nothing</small>",
+        f"{prose(claim.statement)}<small>{source} · {code(row.name)}</small>",
+        f"{holds} of {seeds}<small>{row.fresh} held out</small>",
         f"{row.detected} of {len(row.twins)}",
         verdict,
-        f"{prose(claim.reference)} [{escaped(claim.mark)}]",
     )
     return line(cells)
 
@@ -261,15 +294,13 @@ def _claim_row(row: Row) -> str:
 
 
 def _check_row(check: Check, label: str) -> str:
-    kind, sign = MARKS[check.agreement]
     spread = f'<small title="{escaped(check.accuracy.words)}">± {_number(check.tolerance, 3)}</small>'
     why = f"<small>{escaped(check.reason)}</small>" if check.reason else ""
     cells = (
-        label,
+        f"{label}<small>{_chip(check.provenance)} · {prose(check.source)}</small>{why}",
         _number(check.reference) + spread,
         _number(check.ours),
-        _badge(kind, sign, check.agreement) + why,
-        f"{_chip(check.provenance)} {prose(check.source)}",
+        _badge(check.agreement),
     )
     return line(cells)
 
@@ -278,5 +309,13 @@ def _number(value: float, digits: int = 5) -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
-def _badge(kind: str, sign: str, label: str) -> str:
-    return f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {prose(label)}</span>'
+def _badge(status: Status) -> str:
+    return _letter(*MARKS[status], status)
+
+
+def _letter(kind: str, letter: str, meaning: str) -> str:
+    """A status as a letter in its colour: the words are its title, and are read aloud in its place."""
+    return (
+        f'<span class="badge {kind}" title="{escaped(meaning)}"><span aria-hidden="true">{letter}</span>'
+        f'<span class="unseen">{escaped(meaning)}</span></span>'
+    )

@@ -13,7 +13,7 @@ from attsvm import Evidence, __version__
 from attsvm._support import strict_json
 from attsvm_lab.claims.run import Row, run as run_all
 from attsvm_lab.figures import KINDS, PAPERS, Check, Paper, Provenance, Scale, Status
-from attsvm_lab.figures.figure import PUBLISHED, SHORT, summary
+from attsvm_lab.figures.figure import AGREES, POWERLESS, PUBLISHED, RECIPE, SHORT, UNEXPLAINED
 from attsvm_lab.fingerprint import code_fingerprint
 from attsvm_lab.reproduce import Result
 
@@ -83,15 +83,31 @@ class Report:
         return not (self.counts["failed"] or self.mistakes or any(map(broken, self.claims)))
 
     @property
+    def repeated(self) -> str:
+        """What was computed again, in one sentence."""
+        figures = {paper.name: len(group) for paper, group in self.papers}
+        own = figures.pop("ours", 0)
+        total = sum(counts.total() for counts in self.by_kind.values())
+        parts = (
+            [f"{_counted(sum(figures.values()), 'figure')} of {_counted(len(figures), 'paper')}"]
+            if figures
+            else []
+        )
+        parts += [f"{_counted(own, 'figure')} of our own"] if own else []
+        verb = "was" if sum(figures.values()) + own == 1 else "were"
+        numbers = _counted(total, "number")
+        return f"{' and '.join(parts)} {verb} computed again, with {numbers} beside a reference."
+
+    @property
     def sentence(self) -> str:
-        """The outcome for the published numbers, in one sentence; the other kinds are counted separately."""
-        clauses = [summary(self.items, "published numbers") if self.items else "No number is published"]
+        """What agrees, what differs and why, for the published numbers; the page's table has the others."""
+        sentences = [_outcome(self.items) if self.items else "None of these numbers is published."]
         if mistakes := len(self.mistakes):
             verb = "differs" if mistakes == 1 else "differ"
-            clauses.append(f"{mistakes} of the numbers that we derived {verb}")
+            sentences.append(f"{mistakes} of the numbers that we derived {verb}.")
         if failed := self.counts["failed"]:
-            clauses.append(f"{failed} {'figure' if failed == 1 else 'figures'} could not be computed")
-        return f"{'; '.join(clauses)}."
+            sentences.append(f"{_counted(failed, 'figure')} could not be computed.")
+        return " ".join(sentences)
 
     @property
     def shuffled(self) -> tuple[int, int]:
@@ -109,8 +125,8 @@ class Report:
         if not pairs:
             return ""
         return (
-            "Had each of our numbers stood beside another published number of its figure, "
-            f"{differ / pairs:.0%} would differ ({differ:,} of {pairs:,} pairs)."
+            "A negative control: beside another published number of the same figure, "
+            f"{differ / pairs:.0%} of our numbers would differ ({differ:,} of {pairs:,} pairs)."
         )
 
     @property
@@ -121,7 +137,7 @@ class Report:
             for kind, counts in self.by_kind.items()
             if kind in PLURAL
         ]
-        return f"Of what has no published number agree: {', '.join(clauses)}." if clauses else ""
+        return f"References that are not published: {', '.join(clauses)} agree." if clauses else ""
 
     def record(self) -> dict[str, Any]:
         """The report for machines: plain numbers, None for what is not finite."""
@@ -146,6 +162,29 @@ class Report:
         heading |= {"published": dict(self.items), "shuffled": self.shuffled}
         heading |= {"provenance": {kind: dict(counts) for kind, counts in self.by_kind.items()}}
         return dict(strict_json.plain(heading | {"figures": figures, "claims": claims}))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _outcome(counts: Counter[Status]) -> str:
+    """What agrees, what differs and why, in one sentence whose counts add up."""
+    coarse, agree = counts[POWERLESS], counts[AGREES] + counts[POWERLESS]
+    total = counts.total()
+    text = f"Of {_counted(total, 'published number')}, {agree} agree{'s' if agree == 1 else ''}"
+    if coarse:
+        text += f" ({coarse} in {'a comparison' if coarse == 1 else 'comparisons'} too coarse to fail)"
+    reasons = {
+        RECIPE: "because the paper computed otherwise (its recipe, repeated here, gives its number)",
+        SHORT: "because the comparison still lacks runs",
+        UNEXPLAINED: "without an explanation",
+    }
+    clauses = [f"{counts[status]} {reason}" for status, reason in reasons.items() if counts[status]]
+    if not clauses:
+        return f"{text}."
+    differ = total - agree
+    return f"{text} and {differ} {'does' if differ == 1 else 'do'} not: {', '.join(clauses)}."
 
 
 def _check_record(check: Check) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from importlib.metadata import version
 from typing import Any
 
 from attsvm import __version__
-from attsvm._support.pages import asset, escaped, page as in_one_file
+from attsvm._support.pages import asset, escaped, page as in_one_file, shared_style
 from attsvm.plotting.style import write_svg
-from attsvm_lab.report.html import line, picture, table
+from attsvm_lab.report.drawings import Drawings
+from attsvm_lab.report.html import line, table
 from attsvm_lab.sweeps.drawing import CellEstimate, Layout, draw_curves, draw_map
 from attsvm_lab.sweeps.intervals import Estimate
 from attsvm_lab.sweeps.table import Table
@@ -38,11 +39,11 @@ TITLES = {
 
 def page(study: Table) -> str:
     """The whole page; its drawings are also written beside it, into pictures/."""
-    facts, layout = study.facts, layout_of(study)
+    facts, layout, drawings = study.facts, layout_of(study), Drawings()
     sections = []
     if layout:
-        sections = [_across_norms(study, name, layout) for name in _in_several_norms(study)]
-        sections += [_section(study, quantity, layout) for quantity in study.quantities]
+        sections = [_across_norms(study, name, layout, drawings) for name in _in_several_norms(study)]
+        sections += [_section(study, quantity, layout, drawings) for quantity in study.quantities]
     contents = "".join(f'<li><a href="#{_slug(q)}">{escaped(_title(q))}</a></li>' for q in study.quantities)
     return in_one_file(
         "attsvm_lab.sweeps",
@@ -50,7 +51,8 @@ def page(study: Table) -> str:
         title=escaped(facts["title"]),
         about=escaped(facts["about"]),
         scale=escaped(facts["scale"]),
-        style=asset("attsvm_lab.report", "page.css"),
+        style="\n".join((shared_style(), asset("attsvm_lab.report", "page.css"), drawings.style)),
+        shapes=drawings.shared,
         script=asset("attsvm_lab.report", "page.js"),
         tiles=_tiles(study),
         contents=contents if layout else "",
@@ -84,7 +86,7 @@ def layout_of(study: Table) -> Layout | None:
 # ---------------------------------------------------------------------- details
 
 
-def _section(study: Table, quantity: str, layout: Layout) -> str:
+def _section(study: Table, quantity: str, layout: Layout, drawings: Drawings) -> str:
     estimates = [
         CellEstimate(cell.words, e.value, e.low, e.high)
         for cell in study.cells
@@ -93,9 +95,9 @@ def _section(study: Table, quantity: str, layout: Layout) -> str:
     ]
     pictures = []
     if layout.lines is not None:
-        pictures.append(_drawn(study, draw_map(estimates, quantity, layout), quantity, "map"))
+        pictures.append(_drawn(study, draw_map(estimates, quantity, layout), quantity, "map", drawings))
     if layout.lines is None or len({e.words.get(layout.lines) for e in estimates}) <= LINES:
-        pictures.append(_drawn(study, draw_curves(estimates, quantity, layout), quantity, "curves"))
+        pictures.append(_drawn(study, draw_curves(estimates, quantity, layout), quantity, "curves", drawings))
     bars = "Bars: 95 % intervals, Wilson’s for a share, Student’s for a mean."
     caption = f'<p class="how">{bars} <code>{escaped(quantity)}</code></p>'
     title = f"<h2>{escaped(_title(quantity))}</h2>"
@@ -108,7 +110,7 @@ def _in_several_norms(study: Table) -> list[str]:
     return [name for name in dict.fromkeys(names) if name in TITLES and names.count(name) > 1]
 
 
-def _across_norms(study: Table, name: str, layout: Layout) -> str:
+def _across_norms(study: Table, name: str, layout: Layout, drawings: Drawings) -> str:
     """One map of a measure: the norm it is measured in against the training, one panel per size."""
     of_training = [name for name in study.varying if name in TRAINING] or [layout.lines or layout.x]
     trainings = [
@@ -134,15 +136,16 @@ def _across_norms(study: Table, name: str, layout: Layout) -> str:
     panels = [p for p in parameters if p not in of_training and varies_within_training(p)]
     canvas = draw_map(estimates, name, Layout("measured in", "training", tuple(panels)))
     title = f"<h2>{escaped(_title(name))}, norm by norm</h2>"
-    return f'<section id="{_slug(name)}-norms">{title}{_drawn(study, canvas, name, "norms")}</section>'
+    drawn = _drawn(study, canvas, name, "norms", drawings)
+    return f'<section id="{_slug(name)}-norms">{title}{drawn}</section>'
 
 
-def _drawn(study: Table, canvas: Any, quantity: str, kind: str) -> str:
+def _drawn(study: Table, canvas: Any, quantity: str, kind: str, drawings: Drawings) -> str:
     folder = study.folder / "pictures"
     folder.mkdir(exist_ok=True)
     file = folder / f"{_slug(quantity)}-{kind}.svg"
     write_svg(canvas, file)
-    return picture(file, _title(quantity))
+    return drawings.figure(file, _title(quantity))
 
 
 def _tiles(study: Table) -> str:
