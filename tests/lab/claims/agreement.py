@@ -74,6 +74,8 @@ BY_HAND = {
     "local_paths_tend_to_locally_optimal_directions",
     "lp_steps_on_diagonals_maximise_the_margin_of_half_p",
     "mirror_descent_diverges_in_norm_like_log_k",
+    "muon_keeps_its_norm_under_a_gate_and_a_sink",
+    "normalised_queries_and_keys_diverge_by_their_gain",
     "only_the_best_tokens_reach_the_least_loss",
     "random_cycles_split_into_direction_and_finite_part",
     "schatten_steps_on_factors_maximise_the_margin_of_half_p",
