@@ -20,6 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = (
     "gallery.md",
     "findings.md",
+    "lab/findings.md",
     "practice/transformers.md",
     "practice/language.md",
     *(f"papers/{p.name}" for p in sorted((DOCS / "papers").glob("*.md"))),
@@ -52,7 +53,7 @@ OTHERS = {
         "1.71": "its slopes of ‖W‖, first and last half decade",
         "1.82": "their mean log t",
     },
-    "findings.md": {"0.439": PIVOTAL, "0.312": PIVOTAL},
+    "lab/findings.md": {"0.439": PIVOTAL, "0.312": PIVOTAL},
     "practice/transformers.md": {
         "25,000": "reviews of the data set",
         "150.1": "published epochs",
@@ -96,7 +97,7 @@ NETS = (
     *("sentiment", "vision", "vision-sparsity", "head-ranks", "head-geometry", "real-tokens", "language"),
 )
 """Figures of trained nets and real tokens."""
-ABOUT_NETS = ("gallery.md", "findings.md", "papers/mirror_descent.md")
+ABOUT_NETS = ("gallery.md", "lab/findings.md", "papers/mirror_descent.md")
 
 
 def prose(page):
@@ -172,7 +173,7 @@ def held_by_a_record(text, page):
 
 SHARE = "share of runs at the best tokens"
 QUOTED = {
-    "findings.md": (
+    "lab/findings.md": (
         ("{share:.0f} % of the runs end at the best tokens", "descent_is_global_if_losing_scores_are_equal"),
         ("it holds on {held} of {seeds} seeds", "joint_gradient_descent_follows_the_relaxed_program"),
         ("({held} of {seeds}). The rule", "joint_gradient_descent_follows_the_program_of_its_own_ratio"),
