@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         KKTPoint as KKTPoint,
         kkt_point as kkt_point,
     )
+    from attsvm.comparison.offsets import offset_program as offset_program
     from attsvm.comparison.rates import fit_rate as fit_rate
     from attsvm.comparison.theory import (
         NoTheorem as NoTheorem,
