@@ -2,6 +2,7 @@
 
 LpMirrorDescent, SteepestDescent    torch.optim optimizers
 Compositional                       an optimizer of W_Q and W_K together
+max_margin                          certified max-margin solutions of a batch, with gradients
 pool, attention, AttentionPooling   softmax attention whose gradient survives saturation
 SelectiveAttention                  the same with a learned temperature per query
 attention_statistics                what every query selects, at any length of context
@@ -12,10 +13,12 @@ watch                               running scores of probes while a language mo
 QueryKey                            where an attention module of your own keeps queries and keys
 
 A head is an attention head of a model, except in `probe.py`. Optimizers share `optimizer.py` and take their
-steps from `directions.py`. `statistics.py` reads `logits.py` in blocks; `statistics_kernel.py` does the same
-on a GPU. `attention_hooks.py` keeps the inputs of a model's attention modules, and `readers.py` recomputes
-queries and keys from them (the names of a new family go to `_support/architectures.py`), for transformers by
-`hf_attention_inputs.py`, which runs a module to its softmax.
+steps from `directions.py`. `max_margin.py` gives the solver's results a backward pass, and
+`active_formula.py` has them in torch operations. `statistics.py` reads `logits.py` in blocks;
+`statistics_kernel.py` does the same on a GPU. `attention_hooks.py` keeps the inputs of a model's attention
+modules, and `readers.py` recomputes queries and keys from them (the names of a new family go to
+`_support/architectures.py`), for transformers by `hf_attention_inputs.py`, which runs a module to its
+softmax.
 `monitor.py` records every head and draws its records. `probe.py` is a fitted probe as a module, and
 `running.py` keeps the running scores of `watch.py`.
 """
@@ -29,6 +32,7 @@ except ModuleNotFoundError as error:
 
 from attsvm.torch.clip import LogitClip, clip_logits
 from attsvm.torch.evict import Eviction, evict
+from attsvm.torch.max_margin import MaxMargin, NotDifferentiable, max_margin
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import HeadRecord, MarginMonitor
 from attsvm.torch.pooling import AttentionPooling, SelectiveAttention, attention, pool
@@ -46,6 +50,8 @@ __all__ = [
     "LogitClip",
     "LpMirrorDescent",
     "MarginMonitor",
+    "MaxMargin",
+    "NotDifferentiable",
     "QueryKey",
     "SelectiveAttention",
     "SteepestDescent",
@@ -54,6 +60,7 @@ __all__ = [
     "attention_statistics",
     "clip_logits",
     "evict",
+    "max_margin",
     "pool",
     "watch",
 ]

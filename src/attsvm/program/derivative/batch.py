@@ -1,0 +1,135 @@
+"""Many programs at once for layers: solved, with what a layer needs to know of every run."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.data.tokens import Tokens
+from attsvm.norms import Norm
+from attsvm.numbers import Bool, Float
+from attsvm.program.conflict import explain
+from attsvm.program.derivative.gram import Cotangents
+from attsvm.program.derivative.pull_back import Derivative
+from attsvm.program.max_margin import max_margin
+from attsvm.program.solution import Contradiction, NotSeparable, Solution
+
+NAMED = 5
+"""Runs that a message names, at most."""
+
+
+class NotDifferentiable(UserWarning):
+    """A solution has a kink, or is not unique: its gradient is that of one of the pieces that meet there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Solutions of r programs and their derivative. axes (…): the runs as the user counts them."""
+
+    solution: Solution
+    axes: tuple[int, ...]
+
+    @cached_property
+    def derivative(self) -> Derivative:
+        """The derivative of all runs; of a run that is not separable it means nothing."""
+        return Derivative.of(self.solution)
+
+    @property
+    def separable(self) -> Bool:
+        return np.reshape(self.solution.separable, -1)
+
+    @property
+    def results(self) -> tuple[Float, Float, Float, Float]:
+        """W, N(W), 1/N(W) and the multipliers (r, n, T), NaN where a run is not separable."""
+        solution, matrix = self.solution, self.separable[:, None, None]
+        W, multipliers = (np.where(matrix, x, np.nan) for x in (solution.W, solution.token_multipliers))
+        size = np.asarray(solution.norm.value(W))
+        with np.errstate(divide="ignore"):
+            return W, size, 1 / size, multipliers
+
+    @cached_property
+    def support(self) -> Bool:
+        """The active inequalities (r, n, T)."""
+        return self.derivative.rows.active & ~self.derivative.optimum.tied & self.separable[:, None, None]
+
+    @cached_property
+    def regular(self) -> Bool:
+        """Whether a run has a solution with a derivative (r,)."""
+        return np.asarray(self.derivative.regular & self.separable)
+
+    def pull_back(
+        self, W: Float | None, norm: Float | None, margin: Float | None, multipliers: Float | None
+    ) -> Cotangents:
+        """Cotangents of the data from those of W (r, d, e), N(W), 1/N(W) (r,) and the multipliers (r, n, T).
+
+        Of a run that is not separable they are NaN, or zero if nothing depends on its results.
+        """
+        bars = [x.reshape(len(x), -1) for x in (W, norm, margin, multipliers) if x is not None]
+        if margin is not None:
+            size = np.reshape(self.solution.norm.value(self.solution.W), -1)
+            slope = np.divide(-margin, size**2, where=size > 0, out=np.zeros(size.shape))
+            norm = slope if norm is None else norm + slope
+        out = self.derivative.pull_back(W, norm, multipliers)
+        for run in np.flatnonzero(~self.separable):
+            depends = any((x[run] != 0).any() for x in bars)
+            for array in out:
+                array[run] = np.nan if depends else 0.0
+        return out
+
+    def check(self, unseparable: str, degenerate: str) -> None:
+        """Raise or warn as the options ask."""
+        if unseparable == "raise" and not self.separable.all():
+            raise NotSeparable(self._contradiction)
+        if degenerate != "flag" and not self.regular.all():
+            message = self._kinks()
+            if degenerate == "raise":
+                raise NotDifferentiable(message)
+            warnings.warn(NotDifferentiable(message), stacklevel=3)
+
+    def _contradiction(self) -> Contradiction:
+        """Why the first run that cannot be separated cannot be, and which these runs are."""
+        runs = np.flatnonzero(~self.separable)
+        solution = self.solution.run(int(runs[0]))
+        contradiction = partial(explain, solution.constraints, solution.norm)(solution.token_multipliers)
+        if self.axes:
+            first = f"{self._names(runs)} not separable. The first of them: "
+            contradiction = replace(contradiction, message=first + contradiction.message)
+        return contradiction
+
+    def _kinks(self) -> str:
+        runs = np.flatnonzero(~self.regular & self.separable)
+        subject = f"{self._names(runs)} not regular" if self.axes else "the solution is not regular"
+        worst = f"strictness {self.derivative.strictness[runs].min(initial=np.inf):.1e}"
+        worst += f", least pivot {self.derivative.pivot[runs].min(initial=1.0):.1e}"
+        return (
+            f"{subject} ({worst}): active rows depend on each other, or one is active without a multiplier. "
+            "The gradient is that of one side of a kink. Remove copies of tokens, or pass degenerate='flag'."
+        )
+
+    def _names(self, runs: NDArray[np.intp]) -> str:
+        """ "2 of 9 runs (3 and 5) are": the runs by their indices."""
+        places = [np.unravel_index(int(k), self.axes) for k in runs[:NAMED]]
+        names = [str(p[0]) if len(p) == 1 else str(tuple(map(int, p))) for p in places]
+        more = ", …" if len(runs) > NAMED else ""
+        verb = "is" if len(runs) == 1 else "are"
+        return f"{len(runs)} of {len(self.separable)} runs ({', '.join(names)}{more}) {verb}"
+
+
+def solve_batch(
+    keys: Float,
+    queries: Float,
+    mask: Bool,
+    selected: Bool,
+    required: Float,
+    price: Float | None,
+    norm: Norm,
+    axes: tuple[int, ...],
+) -> Batch:
+    """Solve r programs: keys (r, n, T, d), queries (r, n, e), mask, selected (r, n, T), required (r, n)."""
+    options: dict[str, Any] = {"required": required, "slack": price}
+    return Batch(max_margin(Tokens(keys, queries, mask=mask), selected, norm, **options), axes)

@@ -1,0 +1,189 @@
+"""The derivative of solutions, against central differences of the solver."""
+
+import numpy as np
+import pytest
+
+import attsvm as att
+from attsvm.program.derivative.optimum import Optimum
+from attsvm.program.derivative.pull_back import Derivative
+
+STEP = 1e-5
+"""Central differences err by STEP² of the third derivative, and by 1e-13 / STEP of rounding."""
+CLOSE = 1e-6
+"""Relative error against central differences; ten times the largest of a thousand regular programs."""
+FAR = 1e-2
+"""What a wrong formula misses at least."""
+
+NAMES = ("keys", "queries", "required", "price")
+SHAPES = [(3, 4, 5, 1), (2, 3, 4, 3), (4, 5, 2, 2), (1, 2, 3, 1), (3, 2, 1, 4), (5, 3, 1, 1)]
+
+
+def program(shape, seed, soft=False):
+    """Random tokens, selection and margins; with several selected tokens in a third of all programs."""
+    rng, (n, T, d, e) = np.random.default_rng(seed), shape
+    selected = np.arange(T) == rng.integers(0, T, n)[:, None]
+    if seed % 3 == 0 and T > 2:
+        selected[0] = np.arange(T) != rng.integers(T)
+    data = {"keys": rng.normal(size=(n, T, d)), "queries": rng.normal(size=(n, e))}
+    data |= {"required": rng.uniform(0.5, 2, n)}
+    return data | ({"price": rng.uniform(0.1, 2, n)} if soft else {}), selected
+
+
+def solved(data, selected, norm=att.frobenius):
+    tokens = att.Tokens(data["keys"], data["queries"])
+    return att.max_margin(tokens, selected, norm, required=data["required"], slack=data.get("price"))
+
+
+def slope(value, data, seed):
+    """The central difference of value(data) along a random direction, and the direction."""
+    rng = np.random.default_rng(seed)
+    direction = {name: x * rng.normal(size=x.shape) for name, x in data.items()}
+    ends = [value({k: x + t * STEP * direction[k] for k, x in data.items()}) for t in (1, -1)]
+    return (ends[0] - ends[1]) / (2 * STEP), direction
+
+
+def along(cotangents, direction):
+    return sum(float((getattr(cotangents, name)[0] * x).sum()) for name, x in direction.items())
+
+
+def errors(data, selected, seed):
+    """The relative error of the derivative of a random function of the results, and the `Derivative`."""
+    solution = solved(data, selected)
+    derivative, rng = Derivative.of(solution), np.random.default_rng(seed)
+    bars = [rng.normal(size=(1, *x.shape)) for x in parts(solution)]
+
+    def value(data):
+        results = parts(solved(data, selected))
+        return sum(float((bar[0] * x).sum()) for bar, x in zip(bars, results, strict=True))
+
+    expected, direction = slope(value, data, seed + 1)
+    return abs(along(derivative.pull_back(*bars), direction) - expected) / max(1, abs(expected)), derivative
+
+
+def parts(solution):
+    return solution.W, solution.norm.value(solution.W), solution.token_multipliers
+
+
+def separable_programs(soft):
+    for seed in range(4):
+        for shape in SHAPES:
+            data, selected = program(shape, seed, soft)
+            if soft or att.separable(att.Tokens(data["keys"], data["queries"]), selected):
+                yield data, selected, seed
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+def test_the_derivative_is_that_of_central_differences(soft):
+    worst = [errors(data, selected, seed) for data, selected, seed in separable_programs(soft)]
+    regular = [error for error, derivative in worst if derivative.regular[0]]
+    assert len(regular) > 10
+    assert max(regular) < (1e3 if soft else 1) * CLOSE  # soft margins are solved to 1e-8, not to rounding
+
+
+def test_a_derivative_without_the_multipliers_change_is_seen():
+    data, selected = program((3, 4, 5, 1), 1)
+    derivative = Derivative.of(solved(data, selected))
+    bar = np.random.default_rng(0).normal(size=(1, 5, 1))
+    expected, direction = slope(lambda d: float((bar[0] * solved(d, selected).W).sum()), data, 1)
+    right = derivative.pull_back(bar)
+    wrong = right._replace(keys=0.5 * right.keys)
+    assert abs(along(right, direction) - expected) < CLOSE * abs(expected)
+    assert abs(along(wrong, direction) - expected) > FAR * abs(expected)
+
+
+def test_all_runs_at_once_give_the_derivatives_of_each():
+    rng = np.random.default_rng(0)
+    keys, queries, selected = rng.normal(size=(5, 3, 4, 6)), rng.normal(size=(5, 3, 2)), np.zeros(3, int)
+    solution = att.max_margin(att.Tokens(keys, queries), selected)
+    bar = rng.normal(size=solution.W.shape)
+    together = Derivative.of(solution).pull_back(bar)
+    for k in range(5):
+        alone = Derivative.of(att.max_margin(att.Tokens(keys[k], queries[k]), selected)).pull_back(
+            bar[k][None]
+        )
+        for a, b in zip(together, alone, strict=True):
+            np.testing.assert_allclose(a[k], b[0], rtol=1e-8, atol=1e-8 * np.abs(a).max())
+
+
+@pytest.mark.parametrize(
+    "norm", [att.nuclear, att.spectral, att.MaxNorm(), att.l1, att.linf, att.Schatten(3)], ids=str
+)
+def test_the_value_has_a_derivative_in_every_norm(norm):
+    data, selected = program((3, 3, 4, 3), 1)
+    derivative = Derivative.of(solved(data, selected, norm))
+    expected, direction = slope(lambda d: float(norm.value(solved(d, selected, norm).W)), data, 2)
+    # These engines end at a gap of 1e-9: the difference of two of their values has an error of 1e-9 / STEP.
+    assert abs(along(derivative.pull_back(norm=np.ones(1)), direction) - expected) < 1e-3 * abs(expected)
+    with pytest.raises(NotImplementedError, match="Use that of the norm"):
+        derivative.pull_back(W=np.ones((1, 4, 3)))
+
+
+# ---------------------------------------------------------------------- kinks
+
+
+def copied_support(seed):
+    """A program of which a support token has a copy: both compete for the same multiplier."""
+    data, selected = program((3, 4, 6, 2), 3 * seed + 1)
+    solution = solved(data, selected)
+    i, t = np.argwhere(solution.support)[0]
+    free = next(k for k in range(4) if k != t and not selected[i, k])
+    data["keys"][i, free] = data["keys"][i, t]
+    return data, selected
+
+
+def touching(seed):
+    """A program in which one token has exactly the margin that it needs, without a multiplier."""
+    data, selected = program((1, 3, 4, 1), 3 * seed + 1)
+    selected[:] = [[True, False, False]]
+    first, second, _ = data["keys"][0]
+    delta = first - second
+    sideways = np.random.default_rng(seed).normal(size=4)
+    sideways -= delta * (sideways @ delta) / (delta @ delta)
+    data["keys"][0, 2] = second - sideways
+    return data, selected
+
+
+@pytest.mark.parametrize("make", [copied_support, touching])
+def test_a_kink_is_flagged(make):
+    for seed in range(5):
+        assert not Derivative.of(solved(*make(seed))).regular[0]
+
+
+def test_a_kink_that_was_moved_away_is_not_flagged():
+    for seed in range(5):
+        data, selected = touching(seed)
+        data["keys"][0, 2] -= 0.01 * (data["keys"][0, 0] - data["keys"][0, 1])
+        assert Derivative.of(solved(data, selected)).regular[0]
+
+
+def test_rows_that_require_nothing_are_flagged_and_have_no_gradient():
+    data, selected = program((3, 4, 5, 2), 1)
+    derivative = Derivative.of(solved(data | {"required": np.zeros(3)}, selected))
+    assert not derivative.regular[0]
+    assert not any(x.any() for x in derivative.pull_back(np.ones((1, 5, 2)), np.ones(1)))
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_the_derivative_scales_with_the_tokens(scale):
+    data, selected = program((3, 4, 5, 2), 1)
+    bar = np.ones((1, 5, 2))
+    here = Derivative.of(solved(data, selected)).pull_back(bar)
+    derivative = Derivative.of(solved(data | {"keys": scale * data["keys"]}, selected))
+    there = derivative.pull_back(scale * bar)
+    assert derivative.regular[0]
+    np.testing.assert_allclose(scale * there.keys, here.keys, rtol=1e-7, atol=1e-7)
+
+
+def test_without_losing_tokens_nothing_depends_on_the_data():
+    solution = att.max_margin(att.Tokens(np.ones((2, 1, 3))), [0, 0])
+    derivative = Derivative.of(solution)
+    assert derivative.regular[0]
+    assert not derivative.pull_back(np.ones((1, 3, 1)), np.ones(1)).keys.any()
+
+
+def test_tied_copies_are_flagged():
+    keys = np.random.default_rng(0).normal(size=(2, 4, 5))
+    keys[0, 1] = keys[0, 0]
+    selected = np.array([[True, True, False, False], [True, False, False, False]])
+    assert Optimum.of(att.max_margin(att.Tokens(keys), selected)).tied.sum() == 1
+    assert not Derivative.of(att.max_margin(att.Tokens(keys), selected)).regular[0]
