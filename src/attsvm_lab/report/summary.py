@@ -175,7 +175,7 @@ def _outcome(counts: Counter[Status]) -> str:
     text = f"Of {_counted(total, 'published number')}, {agree} agree{'s' if agree == 1 else ''}"
     if coarse:
         text += f" ({coarse} in {'a comparison' if coarse == 1 else 'comparisons'} too coarse to fail)"
-    reasons = {
+    reasons: dict[Status, str] = {
         RECIPE: "because the paper computed otherwise (its recipe, repeated here, gives its number)",
         SHORT: "because the comparison still lacks runs",
         UNEXPLAINED: "without an explanation",
