@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter, NullLocator
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
+ON_DARK, ON_LIGHT = "#fefefe", "#010101"
+"""Text on the colours of a map. Pages turn white and black around on a dark page, and not these."""
 TITLE_SIZE = 10
 
 

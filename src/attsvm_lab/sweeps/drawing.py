@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.plotting.style import colours, label
+from attsvm.plotting.style import ON_DARK, ON_LIGHT, colours, label
+from attsvm_lab.sweeps import labels
 
 PANELS, COLUMNS, WIDTH = 12, 3, 7.2
 """The largest number of panels of a picture, and of panels side by side; inches of a picture."""
@@ -49,7 +50,7 @@ def draw_curves(points: Sequence[CellEstimate], quantity: str, layout: Layout) -
             line = [p for p in panel if layout.lines is None or p.words.get(layout.lines) == value]
             name = "" if value is None else f"{_text(layout.lines)} = {_text(value)}"
             _line(ax, line, layout.x, ticks, numeric, color, name)
-        _finish(ax, title, _text(layout.x), _text(quantity))
+        _finish(ax, title, _text(labels.parameter(layout.x)), _text(labels.axis(quantity)))
         if numeric and len(ticks) > 1 and min(ticks) > 0 and max(ticks) / min(ticks) >= 8:
             ax.set_xscale("log")
         ax.set_xticks(ticks if numeric else range(len(ticks)), [_text(t) for t in ticks])
@@ -66,7 +67,8 @@ def draw_map(points: Sequence[CellEstimate], quantity: str, layout: Layout) -> C
     assert layout.lines is not None  # page.py draws no map without lines
     across, down = _values(points, layout.x), _values(points, layout.lines)[::-1]
     left_margin = 0.4 + 0.065 * max(len(_text(y)) for y in down)
-    figure, panels = _panels(points, layout, 0.8 + 0.32 * len(down), left_margin, right_margin=0.9)
+    row = 0.32 if len(down) > 4 else 0.5  # few rows would be a strip
+    figure, panels = _panels(points, layout, 0.8 + row * len(down), left_margin, right_margin=0.9)
     finite = [p.value for p in points if np.isfinite(p.value)] or [0.0]
     low, high = (0.0, 1.0) if min(finite) >= 0 and max(finite) <= 1 else (min(finite), max(finite))
     image: Any = None
@@ -84,11 +86,11 @@ def draw_map(points: Sequence[CellEstimate], quantity: str, layout: Layout) -> C
         ax.set_yticks(range(len(down)), [_text(y) for y in down])
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
-        _finish(ax, title, _text(layout.x), _text(layout.lines))
+        _finish(ax, title, *(_text(labels.parameter(name)) for name in (layout.x, layout.lines)))
     box = panels[0][0].get_position()
     place = figure.add_axes((1 - 0.75 / WIDTH, box.y0, 0.12 / WIDTH, box.height))
     bar = figure.colorbar(image, cax=place)
-    bar.set_label(_text(quantity), fontsize=8)
+    bar.set_label(_text(labels.axis(quantity)), fontsize=8)
     bar.ax.tick_params(labelsize=7)
     bar.outline.set_visible(False)
     return figure
@@ -124,7 +126,7 @@ def _panels(
         left=left_margin / WIDTH,
         right=1 - right_margin / WIDTH,
         bottom=0.5 / total,
-        top=1 - 0.3 / total,
+        top=1 - (0.3 if layout.panels else 0.1) / total,
         wspace=0.12,
         hspace=0.35 / (height - 0.35),
     )
@@ -166,7 +168,7 @@ def _write_values(ax: Axes, table: Any, low: float, high: float, columns: int) -
         if np.isfinite(value):
             dark = value < low + 0.55 * (high - low)
             digits = f"{value:.2f}" if abs(value) < 10 and high > 0.02 else f"{value:.1e}"
-            label(ax, column, row, digits, "white" if dark else "black", ha="center", va="center")
+            label(ax, column, row, digits, ON_DARK if dark else ON_LIGHT, ha="center", va="center")
             ax.texts[-1].set_fontsize(7.5 if columns <= 6 else 6)
 
 

@@ -11,6 +11,7 @@ from attsvm._support.pages import asset, escaped, page as in_one_file, shared_st
 from attsvm.plotting.style import write_svg
 from attsvm_lab.report.drawings import Drawings
 from attsvm_lab.report.html import line, table
+from attsvm_lab.sweeps import labels
 from attsvm_lab.sweeps.drawing import CellEstimate, Layout, draw_curves, draw_map
 from attsvm_lab.sweeps.intervals import Estimate
 from attsvm_lab.sweeps.table import Table
@@ -24,18 +25,6 @@ TRAINING = ("weight", "optimizer", "norm")
 LINES = 20
 """With more lines than this a reader cannot separate the curves, and the page has the map only."""
 
-TITLES = {
-    "global": "Runs that end at the best tokens",
-    "local": "Runs that end at another, locally optimal, selection",
-    "neither": "Runs that end elsewhere, or are not finished",
-    "unmoved": "Runs that never left their start",
-    "separable": "Draws whose best tokens some W separates",
-    "margin_ratio": "Margin as a share of the best possible",
-    "one_minus_cosine": "1 − cosine to the predicted program",
-    "norm_growth": "Exponent of the norm over the last decade of steps",
-    "rate": "Exponent of the error over the last decade of steps",
-}
-
 
 def page(study: Table) -> str:
     """The whole page; its drawings are also written beside it, into pictures/."""
@@ -44,17 +33,19 @@ def page(study: Table) -> str:
     if layout:
         sections = [_across_norms(study, name, layout, drawings) for name in _in_several_norms(study)]
         sections += [_section(study, quantity, layout, drawings) for quantity in study.quantities]
-    contents = "".join(f'<li><a href="#{_slug(q)}">{escaped(_title(q))}</a></li>' for q in study.quantities)
+    contents = "".join(
+        f'<li><a href="#{_slug(q)}">{escaped(labels.title(q))}</a></li>' for q in study.quantities
+    )
     return in_one_file(
         "attsvm_lab.sweeps",
         "page.html",
         title=escaped(facts["title"]),
-        about=escaped(facts["about"]),
+        about=escaped(facts["about"] or _shared_parameters(study)),
         scale=escaped(facts["scale"]),
         style="\n".join((shared_style(), asset("attsvm_lab.report", "page.css"), drawings.style)),
         shapes=drawings.shared,
         script=asset("attsvm_lab.report", "page.js"),
-        tiles=_tiles(study),
+        numbers=_numbers(study),
         contents=contents if layout else "",
         sections="\n".join(sections),
         cells=_cells(study),
@@ -94,20 +85,21 @@ def _section(study: Table, quantity: str, layout: Layout, drawings: Drawings) ->
         if e is not None
     ]
     pictures = []
-    if layout.lines is not None:
+    lines = len({e.words.get(layout.lines) for e in estimates}) if layout.lines is not None else 0
+    if lines > 2:  # two rows of colours say less than two curves
         pictures.append(_drawn(study, draw_map(estimates, quantity, layout), quantity, "map", drawings))
-    if layout.lines is None or len({e.words.get(layout.lines) for e in estimates}) <= LINES:
+    if lines <= LINES:
         pictures.append(_drawn(study, draw_curves(estimates, quantity, layout), quantity, "curves", drawings))
     bars = "Bars: 95 % intervals, Wilson’s for a share, Student’s for a mean."
     caption = f'<p class="how">{bars} <code>{escaped(quantity)}</code></p>'
-    title = f"<h2>{escaped(_title(quantity))}</h2>"
+    title = f"<h2>{escaped(labels.title(quantity))}</h2>"
     return f'<section id="{_slug(quantity)}">{title}{"".join(pictures)}{caption}</section>'
 
 
 def _in_several_norms(study: Table) -> list[str]:
     """The measures that the study has in more than one norm."""
     names = [quantity.partition(":")[0] for quantity in study.quantities if ":" in quantity]
-    return [name for name in dict.fromkeys(names) if name in TITLES and names.count(name) > 1]
+    return [name for name in dict.fromkeys(names) if name in labels.TITLES and names.count(name) > 1]
 
 
 def _across_norms(study: Table, name: str, layout: Layout, drawings: Drawings) -> str:
@@ -135,7 +127,7 @@ def _across_norms(study: Table, name: str, layout: Layout, drawings: Drawings) -
     parameters = (p for p in (*layout.panels, layout.lines, layout.x) if p is not None)
     panels = [p for p in parameters if p not in of_training and varies_within_training(p)]
     canvas = draw_map(estimates, name, Layout("measured in", "training", tuple(panels)))
-    title = f"<h2>{escaped(_title(name))}, norm by norm</h2>"
+    title = f"<h2>{escaped(labels.title(name))}, norm by norm</h2>"
     drawn = _drawn(study, canvas, name, "norms", drawings)
     return f'<section id="{_slug(name)}-norms">{title}{drawn}</section>'
 
@@ -145,21 +137,20 @@ def _drawn(study: Table, canvas: Any, quantity: str, kind: str, drawings: Drawin
     folder.mkdir(exist_ok=True)
     file = folder / f"{_slug(quantity)}-{kind}.svg"
     write_svg(canvas, file)
-    return drawings.figure(file, _title(quantity))
+    return drawings.figure(file, labels.title(quantity))
 
 
-def _tiles(study: Table) -> str:
+def _numbers(study: Table) -> str:
+    """How many cells, runs and seeds, in a line."""
     runs = [cell.runs for cell in study.cells]
-    seeds = f"{min(runs):,}" if min(runs) == max(runs) else f"{min(runs):,} – {max(runs):,}"
-    tiles = [(f"{len(runs):,}", "cells"), (f"{sum(runs):,}", "runs"), (seeds, "seeds per cell")]
+    seeds = f"{min(runs):,}" if min(runs) == max(runs) else f"{min(runs):,} to {max(runs):,}"
+    counts = [f"{len(runs):,} cells", f"{sum(runs):,} runs", f"{seeds} seeds per cell"]
     precision = study.facts["wanted"]
     if precision:
         name, width = precision["quantity"], precision["width"]
         narrow = sum(cell.quantities[name].width <= width for cell in study.cells)
-        tiles.append((f"{narrow:,}", f"cells with {name} within {width:g}"))
-    return "\n".join(
-        f'<div class="tile"><b>{count}</b> <span>{escaped(label)}</span></div>' for count, label in tiles
-    )
+        counts.append(f"{narrow:,} cells know {labels.title(name).lower()} within {width:g}")
+    return "".join(f"<li>{escaped(count)}</li>" for count in counts)
 
 
 def _cells(study: Table) -> str:
@@ -190,16 +181,11 @@ def _shared_parameters(study: Table) -> str:
     """The parameters with one value in all cells, in a sentence."""
     first = study.cells[0].words
     pairs = [f"{n} {first[n]}" for n in study.facts["parameters"] if n not in study.varying and n in first]
-    return "All cells: " + ", ".join(pairs) + "." if pairs else ""
+    return "All runs have " + ", ".join(pairs) + "." if pairs else ""
 
 
 def _numeric(study: Table, name: str) -> bool:
     return all(not isinstance(cell.words.get(name), str | None) for cell in study.cells)
-
-
-def _title(quantity: str) -> str:
-    name, _, norm = quantity.partition(":")
-    return TITLES.get(quantity) or (f"{TITLES[name]}, {norm}" if name in TITLES else quantity)
 
 
 def _slug(quantity: str) -> str:

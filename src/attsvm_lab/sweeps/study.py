@@ -23,6 +23,7 @@ from attsvm.numbers.files import read_text
 from attsvm_lab.sweeps.batch import predicted
 from attsvm_lab.sweeps.cell import Cell, as_cell
 from attsvm_lab.sweeps.intervals import KINDS, bounds, estimate
+from attsvm_lab.sweeps.labels import study_title
 from attsvm_lab.sweeps.measure import check, needs_prediction
 from attsvm_lab.sweeps.result import name_of
 from attsvm_lab.sweeps.trainer import OwnTraining
@@ -127,9 +128,11 @@ def _study(table: dict[str, Any], name: str, folder: str, scale: str) -> Study:
         for parameter in _as_list(show[place]):
             if parameter not in parameters:
                 raise BadOption(f"show.{place} is {parameter!r}. Pass {', '.join(sorted(parameters))}.")
+    values = {p: {repr(cell.words.get(p)) for cell in cells} for p in sorted(parameters)}
+    varying = [parameter for parameter, different in values.items() if len(different) > 1]
     return Study(
         name,
-        str(table.get("title", name.replace("_", " ").capitalize())),
+        str(table.get("title", study_title(name, measures, varying))),
         str(table.get("about", "")),
         scale,
         cells,

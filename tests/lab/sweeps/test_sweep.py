@@ -203,7 +203,11 @@ def test_the_folder_holds_tables_page_and_study_and_shows_them_again(study, here
     assert len(list(csv.DictReader((tmp_path / "runs.csv").open()))) == 12
     page = (tmp_path / "sweep.html").read_text(encoding="utf8")
     assert "norm by norm" in page
-    assert "Two &lt;tokens&gt;" in page and page.count("<figure") == len(list((tmp_path / "pictures").iterdir())) and "<script src" not in page
+    assert (
+        "Two &lt;tokens&gt;" in page
+        and page.count("<figure") == len(list((tmp_path / "pictures").iterdir()))
+        and "<script src" not in page
+    )
     assert json.loads((tmp_path / "study.json").read_text())["parameters"][:3] == ["model", "n", "T"]
     before = table(tmp_path)
     again = Sweep.load(tmp_path)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import describe, grid
+from attsvm.plotting.style import ON_DARK, ON_LIGHT
 from attsvm_lab.figures.accuracy import exactly
 from attsvm_lab.figures.figure import CONJECTURED, Arrays, Check, certified, scales
 from attsvm_lab.figures.papers import OURS
@@ -93,7 +94,7 @@ def draw(arrays: Arrays) -> Canvas:
     image = ax.imshow(table, cmap="cividis", vmin=0.2, vmax=1.0, aspect="auto")
     for (row, column), ratio in np.ndenumerate(table):
         bold = "bold" if OPTIMIZERS[rows[row]][0] == NORMS[column] else "normal"
-        color = "black" if ratio > 0.65 else "white"
+        color = ON_LIGHT if ratio > 0.65 else ON_DARK
         text = ax.text(column, row, f"{ratio:.3f}", ha="center", va="center", fontsize=9, color=color)
         text.set_fontweight(bold)
     ax.set_yticks(range(len(rows)), rows)
