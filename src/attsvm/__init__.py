@@ -96,6 +96,8 @@ if TYPE_CHECKING:
         spectral as spectral,
     )
     from attsvm.norms.factored import Factored as Factored
+    from attsvm.norms.joint import HeadsNorm as HeadsNorm
+    from attsvm.norms.layouts import HeadLayout as HeadLayout
     from attsvm.probe import AttentionProbe as AttentionProbe
     from attsvm.program.assumptions import (
         all_tokens_support as all_tokens_support,
@@ -127,6 +129,7 @@ if TYPE_CHECKING:
         joint_margin as joint_margin,
         selections as selections,
     )
+    from attsvm.program.several_heads import HeadsSolution as HeadsSolution
     from attsvm.program.solution import (
         NotCertified as NotCertified,
         NotSeparable as NotSeparable,
