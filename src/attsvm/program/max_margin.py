@@ -72,7 +72,7 @@ def max_margin(
             raise ValueError(
                 "slack needs one head in the Frobenius norm. Pass slack=None, or norm=frobenius."
             )
-        return max_margin_of_heads(tokens, selected, norm, required)
+        return max_margin_of_heads(max_margin, tokens, selected, norm, required)
     norm, tokens = as_norm(norm), matching_runs(tokens, selected)
     margins, price = as_required(tokens, required), as_slack(tokens, slack)
     program = Constraints.of(tokens, selected, margins, price)
