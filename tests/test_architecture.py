@@ -109,7 +109,7 @@ def violations(part, source):
             if LAYERS[inner[0]] > LAYERS.get(part, TOP):
                 yield f"{part} imports upwards: {name}"
             if {part, inner[0]} == {"program", "training"}:
-                yield f"the two roads meet: {part} imports {name}"
+                yield f"program and training meet: {part} imports {name}"
         if top in HOMES and part not in HOMES[top]:
             yield f"{top} does not live in {part}"
 
@@ -328,7 +328,7 @@ def test_what_only_a_type_checker_reads_is_no_circle():
     assert circles({"a.page": "from a.summary import Report", "a.summary": typed}) == set()
 
 
-# ---------------------------------------------------------------------- road one: one of each
+# ---------------------------------------------------------------------- program: one of each
 
 
 def calls(source):
@@ -387,9 +387,9 @@ ONE_OF_EACH = [
 
 
 @pytest.mark.parametrize(("finds", "homes", "wrong"), ONE_OF_EACH, ids=lambda x: getattr(x, "__name__", ""))
-def test_road_one_has_one_loop_one_opener_of_runs_and_one_gap(finds, homes, wrong):
-    road = sorted((ROOT / "program").rglob("*.py"))
-    found = {path.name for path in road if finds(path.read_text(encoding="utf8"))}
+def test_programs_have_one_loop_one_opener_of_runs_and_one_gap(finds, homes, wrong):
+    programs = sorted((ROOT / "program").rglob("*.py"))
+    found = {path.name for path in programs if finds(path.read_text(encoding="utf8"))}
     assert found == homes
     assert finds(wrong)
     assert not finds(

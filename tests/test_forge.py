@@ -185,3 +185,24 @@ def test_broken_links_of_a_site_are_seen_and_others_listed(tmp_path, capsys):
 
 def test_a_folder_without_pages_is_no_sound_site(tmp_path):
     assert script("check_links").main(str(tmp_path)) == 1
+
+
+@pytest.mark.quick
+def test_the_address_of_the_repository_is_written_once_and_everywhere(tmp_path):
+    address = script("set_address")
+    for name in address.PLACES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf8"), encoding="utf8")
+    for url in ("https://forge.example/first/attsvm", "https://forge.example/second/attsvm"):
+        address.write(tmp_path, url)
+    texts = {name: (tmp_path / name).read_text(encoding="utf8") for name in address.PLACES}
+    assert all(text.count(url) == 1 and "first/attsvm" not in text for text in texts.values())
+    assert tomllib.loads(texts["pyproject.toml"])["project"]["urls"]["Repository"] == url
+    assert yaml.safe_load(texts["CITATION.cff"])["repository-code"] == url
+    assert yaml.safe_load(texts["recipe/recipe.yaml"])["about"]["repository"] == url
+    assert f"git clone {url} && cd attsvm\npip install . " in texts["README.md"]
+    (tmp_path / "README.md").write_text("no block of commands")
+    with pytest.raises(SystemExit, match="has no place"):
+        address.write(tmp_path, url)
+    with pytest.raises(SystemExit, match="expected one address"):
+        address.main(["forge.example/attsvm"])

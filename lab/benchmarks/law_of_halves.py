@@ -5,7 +5,7 @@
     python lab/benchmarks/law_of_halves.py drawing          draws docs/images/waiting.svg from the record
 
 What is measured goes to lab/records/law_of_halves.json, which the page and paper/build.py read. All seeds
-chose nothing. A few minutes each, one core:
+are held out. A few minutes each, one core:
 
 factors, diagonals: 100 draws from seed 3000 on with the settings of claims/law_of_halves.py. Each cell is the
 least and the median share of the certified best margin, in percent.

@@ -57,7 +57,7 @@ CLEAR = 2.0
 
 
 def draws(n: int, T: int, d: int, seed: range) -> tuple[att.Tokens, Any]:
-    """sphere(n, T, d), from the first draw on that chose nothing."""
+    """sphere(n, T, d), from the first held-out draw on."""
     return att.datasets.sphere(n, T, d, seed=[FIRST + k for k in seed])
 
 

@@ -11,7 +11,7 @@ import jax  # noqa: E402
 
 from attsvm import frobenius, spectral  # noqa: E402
 from attsvm.torch import Compositional, SteepestDescent  # noqa: E402
-from attsvm.training import rules as road_two  # noqa: E402
+from attsvm.training import rules as training  # noqa: E402
 
 SAME = 1e-9
 """Two float64 programs with eigenvalues and singular values of 6 × 6 in each of thirty steps."""
@@ -46,7 +46,7 @@ def stepped(make, params, target, heads, groups=None, steps=1):
 def test_it_takes_the_steps_of_the_other_road(norm):
     (query, key), target = pair()
     with jax.enable_x64(True):
-        rule = road_two.Compositional(norm, 0.05, 0.01, 0.1)
+        rule = training.Compositional(norm, 0.05, 0.01, 0.1)
         theirs = {"K": key.detach().numpy().T.copy(), "Q": query.detach().numpy().T.copy()}
         state, update = rule.init(theirs), jax.jit(rule.update)
         for _ in range(30):

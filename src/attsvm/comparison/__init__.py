@@ -1,4 +1,4 @@
-"""Where the two roads meet: verdicts, theory, rates.
+"""Where training and program meet: verdicts, theory, rates.
 
 verdict.py compares a path with a solution and judges claims, theory.py has the norm that each weight and
 optimizer tends to, kkt.py says where a trained pair K, Q stands, rates.py fits power laws, joint_path.py

@@ -1,4 +1,4 @@
-"""Numbers in any place and of any precision, for both roads.
+"""Numbers in any place and of any precision, for programs and training.
 
 stored/: arrays that stay in a file, on a GPU or on a cluster, one file per place. files.py reads and writes
 files of arrays, in the formats of archives.py; atomic_write.py replaces a file at once. library.py: one

@@ -1,4 +1,4 @@
-"""Compile the loops of road one ahead of time, so that no first call waits for them."""
+"""Compile the loops of the programs ahead of time, so that no first call waits for them."""
 
 from __future__ import annotations
 

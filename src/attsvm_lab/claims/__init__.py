@@ -83,7 +83,7 @@ def by_module() -> Mapping[str, tuple[Claim, ...]]:
 
 
 def __getattr__(name: str) -> Any:
-    # At first use: the claims import both roads, and with them JAX.
+    # At first use: the claims import training, and with it JAX.
     if name == "claims":
         return MappingProxyType({claim.name: claim for group in by_module().values() for claim in group})
     raise AttributeError(f"module 'attsvm_lab.claims' has no attribute {name!r}")

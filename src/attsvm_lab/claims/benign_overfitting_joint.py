@@ -1,6 +1,6 @@
 """When attention that fits wrong labels still generalises: a signal beside noise, head and prompt together.
 
-Two roads again: gradient descent on both from zero, and the program max min Y f over ‖v‖ ≤ r, ‖p‖ ≤ R,
+Both sides again: gradient descent on both from zero, and the program max min Y f over ‖v‖ ≤ r, ‖p‖ ≤ R,
 whose limit R → ∞ is `joint_margin`. For noise orthogonal to signals and nearly so to itself its selection
 is a matter of counting: ‖v‖² is 1/‖μ‖² for a class whose signal is used and 1/d for every input that takes
 noise, so that a class uses its signal where SNR² n_c > 1, with n_c its inputs with a right label. With even

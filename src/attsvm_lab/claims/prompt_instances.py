@@ -81,8 +81,8 @@ def gradient(gamma: Float, keys: Float, prompts: ArrayLike, slope: Any = log_slo
 
         ∇L = −1/n Σ_i |ℓ'(f_i)| Σ_{t<τ} s_t s_τ (γ_t − γ_τ)(k_t − k_τ)
 
-    A covariance as a sum over pairs: no term cancels, and the code shares nothing with the training
-    road, so that one checks the other. gamma (n, T), keys (n, T, d).
+    A covariance as a sum over pairs: no term cancels, and the code shares nothing with
+    training, so that one checks the other. gamma (n, T), keys (n, T, d).
     """
     log_s = log_softmax(np.einsum("ntd,md->mnt", keys, np.asarray(prompts)), axis=-1)
     pairs = log_s[..., :, None] + log_s[..., None, :]

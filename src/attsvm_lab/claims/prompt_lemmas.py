@@ -81,7 +81,7 @@ def only_the_best_tokens_reach_the_smallest_loss(seed: int, best: bool = True) -
     """Every finite prompt has L(p) > L* = 1/n Σ ℓ(γ_best), and L(R p^mm) → L* as R grows.
 
     Hypotheses: a decreasing loss, a token that is not best, p^mm of the best tokens. Measured: the
-    smallest L − L* over 200 random prompts, L from the training road, L* from the scores; along the ray,
+    smallest L − L* over 200 random prompts, L by the code of training, L* from the scores; along the ray,
     whose least margin is 1, log(L − L*) must fall by exactly 1 per unit of R: never slower, and between
     R = 100 and 1,000 by no more than 1.001. (Any weight of least margin 1 does that, not p^mm alone.)
     """

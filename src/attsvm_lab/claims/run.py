@@ -49,7 +49,7 @@ class Row:
         holds, twins = f"{self.held}/{len(self.verdicts)}", f"{self.detected}/{len(self.twins)}"
         fresh = f"{self.fresh}/{len(self.seeds)}"
         twin = f"twin detected {twins:>5}" if self.twins else "without a twin     "
-        facts = f"holds {holds:>5}   {twin}   seeds that chose nothing {fresh:>5}"
+        facts = f"holds {holds:>5}   {twin}   held-out seeds {fresh:>5}"
         return f"{self.name:<75} {facts}   {self.seconds:6.1f} s"
 
 

@@ -24,7 +24,7 @@ must not hold. {count} claims over the seeds {seeds}; numbers are medians over t
 Marks in brackets: how we know that the paper says so. *text*, *paper*, *code*: read there. *recalled-H*,
 *-M*: from memory, of high or medium confidence, so that the numbers test a hypothesis. *derived*, *observed*,
 *conjecture*: no theorem of the papers.
-A seed *chose nothing* if it was first run when the settings of the claim were fixed.
+*Held-out* seeds were first run after the settings of the claim had been fixed.
 This page is written by `attsvm claims --seeds {seeds} --table docs/claims.md`; do not edit it.
 
 Refuted as recalled, each with its counterexample below: {refuted}.
@@ -117,7 +117,7 @@ def _entry(row: Row) -> Entry:
     measured = "; ".join(_shown(e) for e in row.evidence) or "nothing"
     lines = (
         f"- **Measured:** {measured}",
-        f"- **Holds:** {row.held} of {len(row.verdicts)} seeds, of which {row.fresh or 'none'} chose nothing;"
+        f"- **Holds:** {row.held} of {len(row.verdicts)} seeds, of which {row.fresh or 'none'} held out;"
         f" twin detected {row.detected} of {len(row.twins)}; "
         f"{row.seconds / (len(row.verdicts) + len(row.twins)):.2f} s each",
         *(f"- **Did not hold:** {reason}" for reason in row.reasons),

@@ -51,7 +51,7 @@ def test_a_row_counts_what_holds_and_a_twin_only_where_it_applies_and_fails(one_
 def test_a_row_counts_the_seeds_that_had_no_part_in_choosing_the_settings(one_claim):
     (row,) = running.run(seeds=range(18, 23))
     assert (row.fresh, running.run(seeds=[0])[0].fresh) == (3, 0)
-    assert "seeds that chose nothing   3/5" in str(row)
+    assert "held-out seeds   3/5" in str(row)
     geometry = by_module()["optimizer_geometry"]
     assert {claim.chosen_on for claim in geometry} == {range(40)}
 

@@ -1,7 +1,7 @@
 """Arrays that are read in blocks: in half precision, in a file larger than the memory, on a slow disk.
 
-Every block is read as float64. NumPy can read a `Stored` as an array; road one reads it in passes
-(`program/constraints.py`) and holds one block at a time.
+Every block is read as float64. NumPy can read a `Stored` as an array; programs read it in passes
+(`program/constraints.py`) and hold one block at a time.
 """
 
 from __future__ import annotations

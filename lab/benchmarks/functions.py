@@ -1,4 +1,4 @@
-"""Time and memory against n, programs apart: `python lab/benchmarks/roads.py [ROAD …]` prints a table.
+"""Time and memory against n, programs apart: `python lab/benchmarks/functions.py [NAME …]` prints a table.
 
 Gaussian tokens (n, 8, 6) with queries of width 6, whose values are the logits of a random W₀, so that W₀
 selects the best tokens. Each measurement has a process of its own: CPU seconds of one call after one that
@@ -130,7 +130,7 @@ def selected(instance: Instance) -> Work:
     return lambda: path.selected
 
 
-ROADS: dict[str, Callable[[Instance], Work]] = {
+FUNCTIONS: dict[str, Callable[[Instance], Work]] = {
     "train, 100 steps, all examples": lambda x: lambda: trained(x, steps=100),
     "train, 1,000 steps, batches of 32": lambda x: lambda: trained(x, steps=1000, batch=32),
     "loss of 50 records": lambda x: lambda: trained(x, steps=50, record=range(51)).loss,
@@ -152,15 +152,15 @@ ROADS: dict[str, Callable[[Instance], Work]] = {
 }
 
 
-MEASUREMENTS = [(road, n) for road in ROADS for n in (FEW if road == ENUMERATED else SIZES)]
+MEASUREMENTS = [(name, n) for name in FUNCTIONS for n in (FEW if name == ENUMERATED else SIZES)]
 
 
 def measured(index: int) -> Result:
     """CPU seconds of a call after one that compiles, and its peak of memory in units of the keys."""
     warnings.simplefilter("ignore")  # that the solution is not certified
-    road, n = MEASUREMENTS[index]
-    instance = Instance(n, 2, queries=False) if road == ENUMERATED else Instance(n)
-    work = ROADS[road](instance)
+    name, n = MEASUREMENTS[index]
+    instance = Instance(n, 2, queries=False) if name == ENUMERATED else Instance(n)
+    work = FUNCTIONS[name](instance)
     work()
     # Return what the first call has freed: memory that the allocator retains would hide the second peak.
     ctypes.CDLL(None).malloc_trim(0)
@@ -184,25 +184,27 @@ def _status(name: str) -> int:
 # ---------------------------------------------------------------------- in the parent
 
 
-def row(road: str) -> str:
+def row(function: str) -> str:
     """A line of the table: CPU seconds at every n, memory at the largest, slope."""
-    places = [k for k, (name, _) in enumerate(MEASUREMENTS) if name == road]
-    results = [in_child("roads.measured", k, cap=CAP) for k in places]
+    places = [k for k, (name, _) in enumerate(MEASUREMENTS) if name == function]
+    results = [in_child("functions.measured", k, cap=CAP) for k in places]
     times = [x.get("error") or f"{x['seconds']:.3g}" for x in results]
     sizes = [MEASUREMENTS[k][1] for k in places]
     pairs = [(n, x["seconds"]) for n, x in zip(sizes, results, strict=True) if "seconds" in x]
     slope = f"{np.polyfit(*np.log(pairs[1:]).T, 1)[0]:.2f}" if len(pairs) > 2 else "–"
     memory = f"{results[-1]['memory']:.1f}" if "memory" in results[-1] else "–"
-    return f"| {road} | {' | '.join(times)} | {memory} | {slope} |"
+    return f"| {function} | {' | '.join(times)} | {memory} | {slope} |"
 
 
 def main() -> None:
     prefixes = sys.argv[1:]
-    roads = [road for road in ROADS if not prefixes or any(road.startswith(prefix) for prefix in prefixes)]
-    print(f"| road, CPU s at n = | {' | '.join(f'{n:,}' for n in SIZES)} | memory / keys | slope |")
+    names = [
+        name for name in FUNCTIONS if not prefixes or any(name.startswith(prefix) for prefix in prefixes)
+    ]
+    print(f"| function, CPU s at n = | {' | '.join(f'{n:,}' for n in SIZES)} | memory / keys | slope |")
     print(f"|{'---|' * (len(SIZES) + 3)}")
-    for road in roads:
-        print(row(road), flush=True)
+    for name in names:
+        print(row(name), flush=True)
 
 
 if __name__ == "__main__":
