@@ -40,8 +40,8 @@ def smallest_in_hull(vectors: ArrayLike | None = None, *, gram: ArrayLike | None
     bound = np.where(separated, 1.0 / np.where(separated, length, 1.0), 1.0)
     shortest = np.where(separated, length, np.inf).min(-1, keepdims=True)
     bound = np.where(separated, bound * np.where(np.isfinite(shortest), shortest, 1.0), 1.0)
-    answer = solve_nonnegative(K, bound, np.arange(len(K)), family.factor)
-    share = answer.lam * bound  # weights of vectors, not of vectors at length one; zero vectors count as one
+    lam = solve_nonnegative(K, bound, np.arange(len(K)), family.factor)
+    share = lam * bound  # weights of vectors, not of vectors at length one; zero vectors count as one
     return HullPoint(family, (share / share.sum(-1, keepdims=True)).reshape(family.shape))
 
 
@@ -67,8 +67,10 @@ def dual_cone_projection(
         raise ValueError(f"weights has shape {u.shape} but there are m={m} vectors. Pass (…, {m}).")
     K, length = family.flat
     flat = u.reshape(-1, m) * length
-    answer = solve_nonnegative(K, -flat @ K[0], np.zeros(len(flat), np.int64), family.factor)
-    added = np.divide(answer.lam, length, out=np.zeros_like(flat), where=length > 0)
+    image, first = flat @ K[0], np.zeros(len(flat), np.int64)
+    reached = np.sqrt(np.maximum((image * flat).sum(-1), 0.0))
+    lam = solve_nonnegative(K, -image, first, family.factor, reached)
+    added = np.divide(lam, length, out=np.zeros_like(flat), where=length > 0)
     return ConeProjection(family, u, u + added.reshape(u.shape))
 
 

@@ -9,6 +9,7 @@ attention_statistics                what every query selects, at any length of c
 MarginMonitor                       norm, entropy and margin of every head while a model trains
 clip_logits                         a limit on the logits of every head, kept in the weights
 evict                               which keys of a cache can go, and what that costs
+MGDAWeighting, DualConeProjector    weights of several objectives, exact, in TorchJD's places
 watch                               running scores of probes while a language model generates
 QueryKey                            where an attention module of your own keeps queries and keys
 
@@ -35,6 +36,7 @@ from attsvm.torch.evict import Eviction, evict
 from attsvm.torch.max_margin import MaxMargin, NotDifferentiable, max_margin
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import HeadRecord, MarginMonitor
+from attsvm.torch.objectives import DualConeProjector, MGDAWeighting
 from attsvm.torch.pooling import AttentionPooling, SelectiveAttention, attention, pool
 from attsvm.torch.readers import QueryKey
 from attsvm.torch.statistics import AttentionStatistics, attention_statistics
@@ -45,10 +47,12 @@ __all__ = [
     "AttentionPooling",
     "AttentionStatistics",
     "Compositional",
+    "DualConeProjector",
     "Eviction",
     "HeadRecord",
     "LogitClip",
     "LpMirrorDescent",
+    "MGDAWeighting",
     "MarginMonitor",
     "MaxMargin",
     "NotDifferentiable",

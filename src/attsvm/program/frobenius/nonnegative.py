@@ -27,40 +27,97 @@ ROUNDING = 1e-13
 ROUNDS, PATIENCE = 40, 8
 """Exchanges in all; and without a new least number of wrong rows, after which one row at a time changes."""
 
+LARGEST = 1e4
+"""Σ λ_j, per bound, from which rounding in G λ shows, and block pivoting alone does not settle a problem."""
 
-class Nonnegative(NamedTuple):
-    """λ (p, m) of each problem, and whether it is bounded (p,); where not, G λ = 0 and bᵀλ > 0."""
+PROX, STEPS = 1e-11, 100
+"""Weight of the proximal term: large enough to tell dependent rows apart; and proximal steps at most."""
 
-    lam: Float
-    bounded: Bool
+RELAXED = 1e-12
+"""Share by which bounds of dependent rows are relaxed, so that rounding contradicts none of them."""
+
+ENOUGH = 1e-10
+"""Largest move of a proximal step, per size of λ, after which no further one is taken."""
 
 
 def solve_nonnegative(
-    gram: Float, bound: Float, owner: NDArray[np.int64], factor: Callable[[int], Float]
-) -> Nonnegative:
-    """λ of every problem.
+    gram: Float,
+    bound: Float,
+    owner: NDArray[np.int64],
+    factor: Callable[[int], Float],
+    reached: Float | None = None,
+) -> Float:
+    """λ (p, m) of every problem; where none is bounded, λ ≥ 0 with G λ = 0 and bᵀλ > 0.
 
     gram (g, m, m): semidefinite, its diagonal one, or zero for a zero vector; bound (p, m); owner (p,): the
-    matrix of each problem. factor(i): vectors (m, k) whose Gram matrix is gram[i], for problems that the
-    matrix alone cannot settle.
+    matrix of each problem. factor(i): vectors (m, k) whose Gram matrix is gram[i].
+    reached (p,): |u|_G where b = −G u for some u, so that the point −u meets every row, and only rounding can
+    make a problem unbounded.
     """
-    unit = np.abs(bound).max(-1, keepdims=True)
-    bound = bound / np.where(unit > 0, unit, 1.0)
-    count, m = bound.shape
-    lam, done, bounded = np.zeros((count, m)), np.zeros(count, bool), np.ones(count, bool)
-    real = np.einsum("gjj->gj", gram) > 0
-    passive = real[owner] & _first_passive(gram, bound, owner)
-    margin, step = np.empty((2, m))
-    pivot(gram, owner, bound, real, passive, lam, done, np.empty((m, m)), np.empty(m, np.int64), margin, step)
+    exchanges = Exchanges.of(gram, bound, owner)
+    exchanges.settle()
     rows: Float = np.empty((0, 0))
     previous = -1
-    for p in np.flatnonzero(~done):
+    for p in np.flatnonzero(~exchanges.done):
         if owner[p] != previous:
             previous = int(owner[p])
             rows = factor(previous)
-        point = solve_rows(rows, bound[p])
-        lam[p], bounded[p] = np.maximum(point.multipliers, 0.0), point.separable
-    return Nonnegative(lam * np.where(unit > 0, unit, 1.0), bounded)
+        problem: Float = exchanges.bound[p]
+        if reached is not None:
+            problem = problem - RELAXED * reached[p] / exchanges.unit[p]
+        point = solve_rows(rows, problem)
+        lam: Float = point.multipliers
+        if reached is not None and not point.separable:
+            lam = _by_proximal_steps(rows, problem)
+        exchanges.lam[p] = np.maximum(lam, 0.0)
+    return exchanges.lam * exchanges.unit
+
+
+def _by_proximal_steps(rows: Float, bound: Float) -> Float:
+    """λ by the dual active set on rows that do not depend on each other, step by step.
+
+    min ½ λᵀ G λ − bᵀ λ + ½ ε |λ − λ_previous|²,   λ ≥ 0
+    """
+    apart = np.concatenate([rows, np.sqrt(PROX) * np.eye(len(rows))], axis=1)
+    lam: Float = np.zeros(len(bound))
+    for _ in range(STEPS):
+        previous, lam = lam, solve_rows(apart, bound + PROX * lam).multipliers
+        if np.abs(lam - previous).max() <= ENOUGH * np.abs(lam).max(initial=1.0):
+            break
+    return lam
+
+
+class Exchanges(NamedTuple):
+    """Problems, and where their exchanges stand. unit (p, 1): the largest bound, by which bounds are divided.
+
+    real (g, m): vectors that are not zero; passive (p, m): rows that may have a multiplier; lam (p, m); done
+    (p,): whether no row is on the wrong side.
+    """
+
+    gram: Float
+    owner: NDArray[np.int64]
+    bound: Float
+    unit: Float
+    real: Bool
+    passive: Bool
+    lam: Float
+    done: Bool
+
+    @classmethod
+    def of(cls, gram: Float, bound: Float, owner: NDArray[np.int64]) -> Exchanges:
+        unit = np.abs(bound).max(-1, keepdims=True)
+        unit = np.where(unit > 0, unit, 1.0)
+        bound = bound / unit
+        real = np.einsum("gjj->gj", gram) > 0
+        passive = real[owner] & _first_passive(gram, bound, owner)
+        return cls(gram, owner, bound, unit, real, passive, np.zeros(bound.shape), np.zeros(len(bound), bool))
+
+    def settle(self) -> None:
+        """Exchange rows until none is on the wrong side."""
+        m = self.bound.shape[1]
+        memory = np.empty((m, m)), np.empty(m, np.int64), *np.empty((2, m))
+        arrays = self.gram, self.owner, self.bound, self.real
+        pivot(*arrays, self.passive, self.lam, self.done, *memory)
 
 
 def _first_passive(gram: Float, bound: Float, owner: NDArray[np.int64]) -> Bool:
@@ -79,10 +136,8 @@ def _first_passive(gram: Float, bound: Float, owner: NDArray[np.int64]) -> Bool:
 
 @compiled
 def pivot(gram, owner, bound, real, passive, lam, done, factor, order, margin, step):  # type: ignore[no-untyped-def]
-    """Block principal pivoting on every problem; `done` where no row is on the wrong side in the end.
+    """Block principal pivoting on every problem; see `Exchanges`. factor (m, m), others (m,): memory.
 
-    passive (p, m): rows that may have a multiplier, at first and at last. real (g, m): vectors that are not
-    zero. factor (m, m), order, margin, step (m,): memory.
     Reference: Júdice and Pires 1994, "A block principal pivoting algorithm": one row at a time, the last one
     that is wrong, ends on every positive definite matrix, given the time.
     """
@@ -97,8 +152,8 @@ def pivot(gram, owner, bound, real, passive, lam, done, factor, order, margin, s
                 if _is_wrong(passive[p, j], real[g, j], lam[p, j], bound[p, j] - margin[j], size):
                     wrong, last = wrong + 1, j
             if wrong == 0:
-                _refine(gram, g, bound, p, lam, k, factor, order, margin, step)
-                done[p] = True
+                _refine(bound, p, lam, k, factor, order, margin, step)
+                done[p] = size <= LARGEST
                 break
             if wrong < best:
                 best, patience = wrong, PATIENCE
@@ -162,7 +217,7 @@ def _solve(gram, g, bound, p, lam, k, L, order, margin, step):  # type: ignore[n
 
 
 @inner
-def _refine(gram, g, bound, p, lam, k, L, order, margin, step):  # type: ignore[no-untyped-def]
+def _refine(bound, p, lam, k, L, order, margin, step):  # type: ignore[no-untyped-def]
     """One step of iterative refinement: the residual is that of the products, not of the factor."""
     for a in range(k):
         step[a] = bound[p, order[a]] - margin[order[a]]
