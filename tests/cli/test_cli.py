@@ -37,6 +37,16 @@ def test_the_version_and_every_help_with_examples():
         assert (done.exit_code, f"attsvm {command}" in done.stdout) == (0, True)
 
 
+@pytest.mark.parametrize("command", ["solve", "heads", "explore", "sweep", "claims", "reproduce"])
+def test_the_help_shows_a_type_where_a_value_follows_and_none_after_a_flag(command):
+    option, flag = (
+        [line for line in run(command, "--help").stdout.splitlines() if f"{name} " in line][-1]
+        for name in ("--table" if command == "claims" else "--out", "--json")
+    )
+    assert "path" in option.lower()
+    assert "bool" not in flag.lower()
+
+
 # ---------------------------------------------------------------------- solve
 
 

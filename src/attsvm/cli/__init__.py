@@ -5,14 +5,14 @@ entry points; files.py reads problems and checks the files to write.
 """
 
 from attsvm.cli import explore, heads, show, solve, train
-from attsvm.cli.app import app, other_commands
+from attsvm.cli.app import Command, app, other_commands
 
-app.command()(solve.solve)
-app.command()(train.train)
-app.command()(show.show)
-app.command()(heads.heads)
-app.command()(explore.explore)
+app.command(cls=Command)(solve.solve)
+app.command(cls=Command)(train.train)
+app.command(cls=Command)(show.show)
+app.command(cls=Command)(heads.heads)
+app.command(cls=Command)(explore.explore)
 for _name, _command in other_commands().items():
-    app.command(_name)(_command)
+    app.command(_name, cls=Command)(_command)
 
 __all__ = ["app"]

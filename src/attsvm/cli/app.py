@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from attsvm import __version__
 from attsvm._support import strict_json
@@ -67,6 +67,16 @@ class Commands(TyperGroup):
                 _fail("interrupted. Nothing is kept.", _final(code), {})
             sys.exit(_final(code))
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
+class Command(TyperCommand):
+    """A command whose help shows `--json`, not `--json <bool>`: a flag takes no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
 
 app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
 console = Console(highlight=False)
@@ -93,6 +103,13 @@ def main(
     separable, 3 solved but not certified, 64 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM
     (SLURM, `docker stop`), which keeps what Ctrl-C keeps.
     """
+
+
+def _flags_without_type(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
 
 
 def _version(requested: bool) -> None:
