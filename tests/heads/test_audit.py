@@ -104,6 +104,33 @@ def test_a_text_cannot_break_out_of_the_page(audited):
     assert html(evil).count("__DATA__") == 1  # it stays the word that was read
 
 
+FIRST_SCREEN = """
+const text = (id) => document.getElementById(id).textContent;
+const cells = [...document.querySelectorAll("#map button")].map((cell) => cell.textContent);
+return [text("margin"), document.getElementById("measure").value, cells,
+  [...document.querySelectorAll("#columns th")].slice(0, 4).map((head) => head.textContent),
+  document.getElementById("map").getBoundingClientRect().bottom];
+"""
+
+
+def test_the_share_of_the_best_margin_is_on_the_first_screen(audited, tmp_path, chrome):
+    chrome.get(write(audited, tmp_path)[0].as_uri())
+    lead, measure, cells, columns, bottom = chrome.execute_script(FIRST_SCREEN)
+    ratios = [head.frobenius.ratio for head in audited.heads]
+    best = int(np.argmax(ratios))
+    assert f"Most: layer 0, head {best} (" in lead and "Every best margin is certified." in lead
+    assert measure == "Frobenius ratio" and columns[:3] == ["layer", "head", "share of best margin"]
+    assert [float(cell) for cell in cells] == pytest.approx(ratios, abs=0.006)
+    assert bottom < 1000
+
+
+def test_a_page_without_margins_says_nothing_of_them(audited, tmp_path, chrome):
+    plain = replace(audited, settings=replace(audited.settings, margins=False))
+    chrome.get(write(plain, tmp_path)[0].as_uri())
+    lead, measure, _, columns, _ = chrome.execute_script(FIRST_SCREEN)
+    assert lead == "" and measure != "Frobenius ratio" and "share of best margin" not in columns
+
+
 @pytest.mark.parametrize("name", ["<!--<script>", "\ud800"])
 def test_chromium_runs_the_page_whatever_models_and_tokens_are_called(audited, tmp_path, chrome, name):
     sentences = tuple((name, *pieces[1:]) for pieces in audited.sentences)
