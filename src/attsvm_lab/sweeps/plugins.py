@@ -6,7 +6,7 @@ import ast
 import hashlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module, invalidate_caches
 from importlib.machinery import PathFinder
@@ -57,14 +57,48 @@ def source(name: str, folder: str) -> str:
     They are the file of the function, the file of the named module, and all files that these import from
     their own package or folder. An import without an `import` statement is not recognised.
     """
+    files = source_files(name, folder)
+    return hashlib.sha256("".join(map(_hash, sorted(files))).encode()).hexdigest() if files else name
+
+
+def source_files(name: str, folder: str) -> set[File]:
+    """The files whose hash is `source`. The function's module is imported."""
     function, module = plugin(name, folder), name.partition(":")[0]
     first = [getsourcefile(function), getattr(sys.modules.get(module), "__file__", None)]
-    files = {File(file) for file in first if file}
+    return _with_imports({File(file) for file in first if file})
+
+
+def unloaded_source(names: Iterable[str], files: Iterable[File], folder: str) -> str:
+    """Hash of functions whose files are known, without an import: it changes where `source` does.
+
+    It covers the bytes of the files, the files that they import now, and where each module is found now.
+    """
+    lines = [f"{name} {_place(name.partition(':')[0], folder)}" for name in sorted(names)]
+    lines += [f"{file} {_hash(file)}" for file in sorted(_with_imports(set(files)))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _place(module: str, folder: str) -> str | None:
+    """The file of a module, found without importing it or the packages it is in."""
+    places, spec, name = [folder, *sys.path], None, ""
+    invalidate_caches()
+    for component in module.split("."):
+        name = f"{name}.{component}".lstrip(".")
+        spec = PathFinder.find_spec(name, places)
+        if spec is None:
+            return None
+        places = list(spec.submodule_search_locations or ())
+    return None if spec is None else spec.origin
+
+
+def _with_imports(files: set[File]) -> set[File]:
+    """The files, and all that they import from their own package or folder."""
+    files = set(files)
     for file in (queue := list(files)):
         new = _imported_files(file) - files
         files |= new
         queue += new
-    return hashlib.sha256("".join(map(_hash, sorted(files))).encode()).hexdigest() if files else name
+    return files
 
 
 def _imported_files(file: File) -> set[File]:

@@ -15,7 +15,7 @@ from typing import Any
 from attsvm._support import strict_json
 from attsvm.numbers.atomic_write import write_text
 from attsvm_lab.fingerprint import code_fingerprint
-from attsvm_lab.sweeps.plugins import is_plugin
+from attsvm_lab.sweeps.plugins import is_plugin, source_files, unloaded_source
 from attsvm_lab.sweeps.store import Columns, read_table, write_csv, write_table
 from attsvm_lab.sweeps.table import Table
 
@@ -83,21 +83,31 @@ def name_of(study: File) -> str:
 
 
 def finished(study: File, scale: str, folder: File) -> Sweep | None:
-    """The study of a folder, if neither its file nor the code nor its outputs have changed since."""
+    """The study of a folder, if nothing that it depends on has changed since: see `note`.
+
+    A user's functions are compared by the source of their files, without importing them.
+    """
     try:
-        unchanged = (folder / NOTE).read_text(encoding="utf8") == _state(study, scale, folder)
-    except (OSError, ValueError):
+        record = json.loads((folder / NOTE).read_text(encoding="utf8"))
+        names, files = record["functions"], list(map(File, record["files"]))
+        unchanged = record["state"] == _state(study, scale, folder, names, files)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, SyntaxError):
         return None
     return Sweep.load(folder) if unchanged else None
 
 
 def note(study: File, scale: str, result: Sweep) -> None:
-    """Record that a study is finished; not for one with a user's functions, which may change at any time."""
-    from attsvm_lab.sweeps.measure import is_user_function
+    """Record the state in which a study is finished: its file, the code, its outputs, a user's functions.
 
-    models = set(map(str, result.runs["model"]))
-    if not any(map(is_plugin, models)) and not any(map(is_user_function, result.facts["measures"])):
-        write_text(result.folder / NOTE, _state(study, scale, result.folder))
+    No record where a user's function has no file: it may change at any time.
+    """
+    names = _user_functions(result)
+    by_name = [source_files(name, _folder_of(study)) for name in names]
+    if all(by_name):
+        files = sorted(set[File]().union(*by_name))
+        state = _state(study, scale, result.folder, names, files)
+        record = {"state": state, "functions": names, "files": list(map(str, files))}
+        write_text(result.folder / NOTE, strict_json.dumps(record) + "\n")
 
 
 # ---------------------------------------------------------------------- details
@@ -123,8 +133,23 @@ def _mismatch(facts: Any, runs: Columns) -> str:
     return ""
 
 
-def _state(study: File, scale: str, folder: File) -> str:
+def _user_functions(study: Sweep) -> list[str]:
+    """The models, trainers and measures of a study that are named as module:function."""
+    from attsvm_lab.sweeps.measure import is_user_function
+
+    columns = (study.runs[name] for name in ("model", "trainer") if name in study.runs)
+    named = {str(value) for column in columns for value in column}
+    measures = set(filter(is_user_function, study.facts["measures"]))
+    return sorted(measures | set(filter(is_plugin, named)))
+
+
+def _folder_of(study: File) -> str:
+    return str(study.absolute().parent)
+
+
+def _state(study: File, scale: str, folder: File, functions: list[str], files: list[File]) -> str:
     digest = hashlib.sha256(study.read_bytes() + f"{scale}\0{code_fingerprint('sweeps')}".encode())
+    digest.update(unloaded_source(functions, files, _folder_of(study)).encode())
     for name in OUTPUTS:
         status = (folder / name).stat()
         digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\0".encode())

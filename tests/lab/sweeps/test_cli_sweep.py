@@ -82,21 +82,81 @@ def test_a_study_that_is_finished_and_unchanged_is_only_shown(run, tmp_path, mon
     assert (tmp_path / "out" / "small" / "sweep.html").exists()
 
 
+OWN_STUDY = """
+measure = ["own_parts:last_loss"]
+seeds = 2
+[data]
+model = "own_parts:drawn"
+n = 2
+T = 2
+[train]
+trainer = "own_parts:trained"
+"""
+OWN_PARTS = """
+import attsvm
+from helper_of_parts import STEPS
+
+def drawn(n, T, seed):
+    return attsvm.datasets.prompt_sphere(n, T, 2, seed=seed)
+
+def trained(tokens, head, seed):
+    return attsvm.train(tokens, head, optimizer=attsvm.gd(0.1), steps=STEPS)
+
+def last_loss(path):
+    return float(path.loss[-1])
+"""
+
+
+@pytest.fixture
+def own_functions(run, tmp_path, tables_only):
+    """A finished study whose data, training and measure are a user's functions, and what its run printed."""
+    (tmp_path / "small.toml").write_text(OWN_STUDY)
+    (tmp_path / "own_parts.py").write_text(OWN_PARTS)
+    (tmp_path / "helper_of_parts.py").write_text("STEPS = 4\n")
+    done = run("sweep", "small.toml")
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 LIGHT = """
 import sys
 from attsvm.cli import app
 try:
     app(["sweep", "small.toml"])
 finally:
-    heavy = {"jax", "numba", "matplotlib", "torch", "scipy.optimize"} & set(sys.modules)
+    heavy = {"jax", "numba", "matplotlib", "torch", "scipy.optimize", "own_parts"} & set(sys.modules)
     print("loaded", *sorted(heavy), file=sys.stderr)
 """
 
 
-def test_showing_a_finished_study_loads_nothing_that_computes_or_draws(run):
-    run("sweep", "small.toml")
+@pytest.mark.parametrize("functions", ["attsvm's", "a user's"])
+def test_showing_a_finished_study_loads_nothing_that_computes_or_draws(run, functions, request):
+    printed = request.getfixturevalue("own_functions") if functions == "a user's" else None
+    printed = printed or run("sweep", "small.toml").stdout
     done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "loaded\n")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "loaded\n", printed)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "shown"),
+    [
+        ("unrelated.py", "x = 1", True),
+        ("own_parts.py", OWN_PARTS + "# edited", False),
+        ("helper_of_parts.py", "STEPS = 5", False),
+        ("attsvm.py", "", False),  # from now on own_parts imports this file
+        ("own_parts/__init__.py", OWN_PARTS, False),  # a package comes before a module
+        ("out/small/.finished", "0123", False),
+        ("out/small/.finished", '{"state": "", "functions": [1], "files": []}', False),
+    ],
+)
+def test_a_study_with_own_functions_is_only_shown_while_their_files_are_the_same(
+    own_functions, run, tmp_path, monkeypatch, file, text, shown
+):
+    monkeypatch.setattr("attsvm_lab.sweeps.sweep.sweep", None)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    done = run("sweep", "small.toml")
+    assert (done.exception is None, done.stdout == own_functions) == (shown, shown)
 
 
 def test_ctrl_c_says_how_to_resume(run, monkeypatch):
