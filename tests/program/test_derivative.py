@@ -5,6 +5,7 @@ import pytest
 
 import attsvm as att
 from attsvm.program.derivative.optimum import Optimum
+from attsvm.program.derivative.polish import polished
 from attsvm.program.derivative.pull_back import Derivative
 
 STEP = 1e-5
@@ -46,22 +47,22 @@ def along(cotangents, direction):
     return sum(float((getattr(cotangents, name)[0] * x).sum()) for name, x in direction.items())
 
 
-def errors(data, selected, seed):
+def errors(data, selected, seed, norm=att.frobenius):
     """The relative error of the derivative of a random function of the results, and the `Derivative`."""
-    solution = solved(data, selected)
+    solution = polished(solved(data, selected, norm))
     derivative, rng = Derivative.of(solution), np.random.default_rng(seed)
-    bars = [rng.normal(size=(1, *x.shape)) for x in parts(solution)]
+    bars = [rng.normal(size=(1, *np.shape(x))) for x in parts(solution)]
 
     def value(data):
-        results = parts(solved(data, selected))
-        return sum(float((bar[0] * x).sum()) for bar, x in zip(bars, results, strict=True))
+        results = parts(polished(solved(data, selected, norm)))
+        return sum(float(np.sum(bar[0] * x)) for bar, x in zip(bars, results, strict=True))
 
     expected, direction = slope(value, data, seed + 1)
     return abs(along(derivative.pull_back(*bars), direction) - expected) / max(1, abs(expected)), derivative
 
 
 def parts(solution):
-    return solution.W, solution.norm.value(solution.W), solution.token_multipliers
+    return solution.W, float(solution.norm.value(solution.W)), solution.token_multipliers
 
 
 def separable_programs(soft):
@@ -105,9 +106,12 @@ def test_all_runs_at_once_give_the_derivatives_of_each():
             np.testing.assert_allclose(a[k], b[0], rtol=1e-8, atol=1e-8 * np.abs(a).max())
 
 
-@pytest.mark.parametrize(
-    "norm", [att.nuclear, att.spectral, att.MaxNorm(), att.l1, att.linf, att.Schatten(3)], ids=str
-)
+VALUES = [att.nuclear, att.spectral, att.MaxNorm()]
+SMOOTH = [att.Entrywise(1.5), att.Entrywise(3), att.Schatten(1.5), att.Schatten(3)]
+VERTICES = [att.l1, att.linf]
+
+
+@pytest.mark.parametrize("norm", VALUES, ids=str)
 def test_the_value_has_a_derivative_in_every_norm(norm):
     data, selected = program((3, 3, 4, 3), 1)
     derivative = Derivative.of(solved(data, selected, norm))
@@ -116,6 +120,42 @@ def test_the_value_has_a_derivative_in_every_norm(norm):
     assert abs(along(derivative.pull_back(norm=np.ones(1)), direction) - expected) < 1e-3 * abs(expected)
     with pytest.raises(NotImplementedError, match="Use that of the norm"):
         derivative.pull_back(W=np.ones((1, 4, 3)))
+
+
+@pytest.mark.parametrize("norm", [*SMOOTH, *VERTICES], ids=str)
+def test_polished_solutions_have_a_derivative(norm):
+    for seed in range(3):
+        data, selected = program((3, 3, 4, 3), seed)
+        error, derivative = errors(data, selected, seed, norm)
+        assert derivative.regular[0]
+        assert error < CLOSE
+
+
+@pytest.mark.parametrize("norm", SMOOTH, ids=str)
+def test_polishing_reaches_rounding(norm):
+    data, selected = program((3, 3, 4, 3), 1)
+    solution = att.max_margin(att.Tokens(data["keys"], data["queries"]), selected, norm)
+    better = polished(solution)
+    assert better.certified
+    assert better.certificate.worst <= max(solution.certificate.worst, 1e-12)
+    derivative = Derivative.of(better)
+    active, W = derivative.active(0), derivative.local[0].at.W
+    np.testing.assert_allclose(W, better.W, atol=1e-11 * np.abs(W).max())
+    np.testing.assert_allclose(active.margins(W), active.bound, atol=1e-11)
+
+
+@pytest.mark.parametrize("norm", [*SMOOTH, *VERTICES], ids=str)
+def test_a_copied_support_token_is_flagged_in_every_norm(norm):
+    assert not Derivative.of(polished(solved(*copied_support(0), norm))).regular[0]
+
+
+@pytest.mark.parametrize(("p", "regular"), [(3, False), (1.5, True)])
+def test_an_entry_that_is_zero_has_no_derivative_for_large_p(p, regular):
+    keys = np.zeros((1, 2, 2, 2))  # W = (½, 0; 0, 0), and its zeros move by |dM|^(1/2) for p = 3
+    keys[0, 0, :, 0] = [1.0, -1.0]
+    tokens = att.Tokens(keys[0], np.array([[1.0, 0.0], [1.0, 0.0]]))
+    solution = att.max_margin(tokens, np.array([[True, False], [True, True]]), att.Entrywise(p))
+    assert (Derivative.of(solution).strictness[0] > 0) == regular
 
 
 # ---------------------------------------------------------------------- kinks

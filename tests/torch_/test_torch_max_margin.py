@@ -187,16 +187,27 @@ def test_kinks_are_flagged_or_warned_of_or_refused(data):
         max_margin(keys, selected, degenerate="raise")
 
 
-def test_other_norms_have_the_gradient_of_their_value(data):
-    (keys, *_), selected = data
-    result = max_margin(keys, selected, norm="l1")
+def test_norms_with_kinks_have_the_gradient_of_their_value(data):
+    (keys, queries, *_), selected = data
+    result = max_margin(keys, selected, queries, norm="nuclear")
     (gradient,) = torch.autograd.grad(result.norm.sum(), keys)
     assert gradient.isfinite().all()
     assert gradient.any()
     with pytest.raises(NotImplementedError, match="Use that of the norm or the margin"):
-        max_margin(keys, selected, norm="l1").W.sum().backward()
+        max_margin(keys, selected, queries, norm="nuclear").W.sum().backward()
+
+
+@pytest.mark.parametrize("norm", ["lp:3", "schatten:1.5", "l1"])
+def test_gradcheck_holds_in_other_norms(data, norm):
+    (keys, queries, *_), selected = data
+
+    def results(keys):
+        result = max_margin(keys, selected[:1], queries[:1].detach(), norm=norm)
+        return result.W, result.margin, result.multipliers
+
+    assert torch.autograd.gradcheck(results, keys[:1].detach().requires_grad_())
     with pytest.raises(NotImplementedError, match="Pass norm='frobenius'"):
-        torch.func.vmap(lambda k: max_margin(k, selected[0], norm="l1").norm)(keys.detach())
+        torch.func.vmap(lambda k: max_margin(k, selected[0], norm=norm).norm)(keys.detach())
 
 
 NAN = torch.tensor([1.0, torch.nan])

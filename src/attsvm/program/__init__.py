@@ -10,6 +10,8 @@ constraints.py makes a program of tokens and a selection, and units.py scales it
 rows at length one: every engine solves these. working_set.py is the one loop over pools of rows, bounds.py
 the gap, answer.py the runs axis, interior_engine.py the engine of interior points on growing pools.
 
+derivative/ has the derivatives of solutions.
+
 One folder of engines per family of norms: frobenius/, entrywise/, schatten/ (the max-norm, too), and
 extended_precision/ for what float64 cannot finish. A new family is a folder and a line of the route table.
 """

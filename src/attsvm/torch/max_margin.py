@@ -146,10 +146,14 @@ def max_margin(
         results = Results(*Solve.apply(*data, selected, batch))
         separable = torch.from_numpy(batch.separable).to(keys.device)
     short = None if data.price is None else _shortfall(data, selected, mask, results.W)
-    arrays = [
-        None if x is None else x.reshape((*axes, *x.shape[1:])).to(keys.dtype) for x in (*results, short)
-    ]
-    return MaxMargin(*arrays, separable.reshape(axes), batch, found)
+    W, size, margin, multipliers = (_with_axes(x, axes, keys.dtype) for x in results)
+    shortfall = None if short is None else _with_axes(short, axes, keys.dtype)
+    return MaxMargin(W, size, margin, multipliers, shortfall, separable.reshape(axes), batch, found)
+
+
+def _with_axes(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Results (r, …) with the batch axes of the user, in the type of the keys."""
+    return x.reshape((*axes, *x.shape[1:])).to(dtype)
 
 
 # ---------------------------------------------------------------------- arguments
@@ -267,9 +271,13 @@ def _per_example(name: str, x: Tensor | float, keys: Tensor, n: int) -> Tensor:
 
 def _solved(data: Data, selected: Tensor, mask: Tensor, norm: Norm, axes: Sequence[int]) -> Batch:
     """The batch, solved on the CPU. Arrays are copied: a user may change a tensor in place later."""
-    keys, queries, required, price = (None if x is None else x.numpy(force=True).copy() for x in data)
-    arrays = keys, queries, mask.numpy(force=True).copy(), selected.numpy(force=True).copy(), required, price
-    return solve_batch(*arrays, norm, tuple(axes))
+
+    def copied(x: Tensor) -> Any:
+        return x.numpy(force=True).copy()
+
+    keys, queries, required = map(copied, data[:3])
+    price = None if data.price is None else copied(data.price)
+    return solve_batch(keys, queries, copied(mask), copied(selected), required, price, norm, tuple(axes))
 
 
 class Solve(torch.autograd.Function):

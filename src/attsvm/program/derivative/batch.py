@@ -15,6 +15,7 @@ from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.program.conflict import explain
 from attsvm.program.derivative.gram import Cotangents
+from attsvm.program.derivative.polish import polished
 from attsvm.program.derivative.pull_back import Derivative
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Contradiction, NotSeparable, Solution
@@ -132,4 +133,4 @@ def solve_batch(
 ) -> Batch:
     """Solve r programs: keys (r, n, T, d), queries (r, n, e), mask, selected (r, n, T), required (r, n)."""
     options: dict[str, Any] = {"required": required, "slack": price}
-    return Batch(max_margin(Tokens(keys, queries, mask=mask), selected, norm, **options), axes)
+    return Batch(polished(max_margin(Tokens(keys, queries, mask=mask), selected, norm, **options)), axes)

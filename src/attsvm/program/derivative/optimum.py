@@ -59,10 +59,6 @@ class Optimum(NamedTuple):
             read_only(pull),
         )
 
-    def some(self, runs: slice) -> Optimum:
-        """Those of several runs."""
-        return Optimum(*(array[runs] for array in self))
-
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """A contiguous view that nobody may write to."""
