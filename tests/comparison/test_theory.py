@@ -21,6 +21,8 @@ from attsvm.norms import (
     spectral,
 )
 from attsvm.norms.factored import Factored
+from attsvm.norms.joint import HeadsNorm
+from attsvm.norms.layouts import HeadLayout
 from attsvm.training.optimizers import adam, compositional, gd, mirror, per_block, polyak, steepest
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, MultiHead
 
@@ -161,11 +163,10 @@ def test_what_people_train_has_its_norm_and_standing(weight, optimizer, batch, n
         (FullWeight(), steepest(linf, 0.1), 1, "all examples at once → l∞"),
         (Diagonal(3), gd(0.1), None, "l0.666667, a quasi-norm"),
         (KeyQuery(), compositional(0.1, decay=0.01), None, "without decay → spectral"),
-        (MultiHead(3), steepest(spectral, 0.1), None, 'of the longest.*norm="apart" → spectral'),
         (MultiHead(3), adam(0.1, eps=0.0), None, 'of the longest.*norm="apart" → l∞'),
         (MultiHead(3, KeyQuery()), compositional(0.1), None, 'of the longest.*norm="apart" → spectral'),
-        (MultiHead(3, norm="concatenated"), steepest(RowWise(3), 0.1), None, "no sum over heads"),
-        (MultiHead(3, KeyQuery(), "concatenated"), steepest(spectral, 0.1), None, "no sum over heads"),
+        (MultiHead(3, norm=HeadLayout.weights(3)), adam(0.1, eps=0.0), None, "no norm of all heads is known"),
+        (MultiHead(3, KeyQuery(), HeadLayout.fused(3)), steepest(linf, 0.1), None, "on the factors max"),
     ],
     ids=[
         "eps",
@@ -174,16 +175,45 @@ def test_what_people_train_has_its_norm_and_standing(weight, optimizer, batch, n
         "sign of batches",
         "three diagonals",
         "compositional",
-        "longest head",
         "Adam of heads",
         "compositional of heads",
-        "rows side by side",
-        "Muon side by side",
+        "Adam side by side",
+        "sign on fused factors",
     ],
 )
 def test_what_people_train_without_a_limit_is_told_the_nearest(weight, optimizer, batch, nearest):
     with pytest.raises(NoTheorem, match=nearest):
         limit_norm(weight, optimizer, batch)
+
+
+@pytest.mark.parametrize(
+    ("weight", "optimizer", "layout", "standing"),
+    [
+        (MultiHead(3), steepest(spectral, 0.1), "[W1], [W2], [W3]", "theorem for flows"),
+        (MultiHead(3, norm="concatenated"), steepest(spectral, 0.1), "[W1 W2 W3]", "theorem for flows"),
+        (MultiHead(2, norm="concatenated"), steepest(spectral, 0.1, 0.9), "[W1 W2]", "conjecture"),
+        (MultiHead(2, KeyQuery()), steepest(spectral, 0.1), "[K1; K2], [Q1; Q2]", "conjecture"),
+        (MultiHead(2, KeyQuery(), "concatenated"), steepest(spectral, 0.1), "[K1 K2], [Q1 Q2]", "conjecture"),
+        (
+            MultiHead(2, KeyQuery(), HeadLayout.fused(2)),
+            steepest(Schatten(4), 0.1),
+            "[K1 K2], [Q1 Q2]",
+            "theorem for flows",
+        ),
+        (
+            MultiHead(2, KeyQuery(), HeadLayout.grouped_queries(1, 2)),
+            steepest(spectral, 0.1),
+            "[K1], [Q1 Q2]",
+            "conjecture",
+        ),
+    ],
+)
+def test_heads_that_share_a_matrix_have_a_joint_norm(weight, optimizer, layout, standing):
+    limit = limit_norm(weight, optimizer)
+    assert isinstance(limit.norm, HeadsNorm)
+    assert str(limit.norm.layout) == layout
+    assert limit.norm.steps == optimizer.rule.norm
+    assert limit.standing == standing
 
 
 def test_a_theorem_is_told_with_its_hypotheses():

@@ -4,7 +4,19 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from attsvm import Path, Tokens, compare, frobenius, max_margin, regularisation_path, spectral
+from attsvm import (
+    HeadLayout,
+    HeadsNorm,
+    Path,
+    Tokens,
+    compare,
+    frobenius,
+    limit_norm,
+    margin_ratio,
+    max_margin,
+    regularisation_path,
+    spectral,
+)
 from attsvm.datasets import sphere
 from attsvm.training import streaming
 from attsvm.training.batches import Batches, BatchForm, on_host
@@ -12,7 +24,7 @@ from attsvm.training.init import gaussian, uniform
 from attsvm.training.optimizers import adam, gd, polyak, steepest
 from attsvm.training.prediction_heads import Linear, LogOdds
 from attsvm.training.train import train
-from attsvm.training.weights import Diagonal, KeyQuery, MultiHead
+from attsvm.training.weights import Diagonal, FullWeight, KeyQuery, MultiHead
 
 H, LR = 2, 0.1
 CLOSE = 1e-9  # a few steps in float64 against mpmath's gradients; another norm shows at 1e-2
@@ -247,3 +259,54 @@ def test_what_heads_cannot_be_is_refused(problem):
         path.plot()
     with pytest.raises(ValueError, match="no heads"):
         path.head(0).head(0)
+
+
+# ---------------------------------------------------------------------- matrices of a layout
+
+
+def test_a_layout_takes_the_steps_of_its_word(problem):
+    ways = [MultiHead(H, KeyQuery(5, True), way) for way in ("concatenated", HeadLayout.fused(H))]
+    paths = [run(problem, steepest(spectral, LR), 20, way, init=gaussian(0)) for way in ways]
+    assert np.allclose(paths[0].W, paths[1].W, atol=ROUNDING, rtol=0)
+
+
+def test_keys_with_queries_move_by_one_step_of_their_norm(problem):
+    weight = MultiHead(H, KeyQuery(5), HeadLayout.keys_with_queries(H))
+    path = run(problem, steepest(spectral, LR), 1, weight, init=gaussian(0), record=[0, 1])
+    dK, dQ = path.K[1] - path.K[0], path.Q[1] - path.Q[0]
+    assert np.isclose(spectral.value(np.concatenate([*dK, *dQ], axis=1)), LR)
+    assert spectral.value(np.concatenate(list(dK), axis=1)) < 0.99 * LR
+
+
+def test_shared_keys_add_gradients_of_heads_at_their_scales(problem):
+    """One head is saturated, so that its gradient counts by e^(−100) beside the other's."""
+    weight = MultiHead(H, KeyQuery(5), HeadLayout.grouped_queries(1, H))
+    K = np.repeat(np.random.default_rng(1).standard_normal((1, 5, 5)), H, 0)
+    Q = np.random.default_rng(2).standard_normal((H, 5, 5)) * np.array([150.0, 0.5])[:, None, None]
+    path = run(problem, steepest(frobenius, LR), 1, weight, init=(K, Q))
+    units, logs = exact_gradients(problem, K @ Q.swapaxes(1, 2))
+    exact = sum(np.exp(log - logs.max()) * G @ q for log, G, q in zip(logs, units, Q, strict=True))
+    assert np.allclose((path.K[-1, 0] - K[0]) / LR, -exact / np.linalg.norm(exact), atol=CLOSE)
+    assert (path.K[-1, 0] == path.K[-1, 1]).all()
+    with pytest.raises(ValueError, match="share keys"):
+        run(problem, steepest(spectral, LR), 1, weight, init=(Q, K))
+
+
+def test_a_layout_of_other_heads_is_refused():
+    for arguments in ((3, KeyQuery(), HeadLayout.fused(2)), (2, FullWeight(), HeadLayout.fused(2))):
+        with pytest.raises(ValueError, match="Pass MultiHead"):
+            MultiHead(*arguments)
+
+
+def test_a_run_is_compared_with_the_joint_program(problem):
+    layout = HeadLayout.fused(H)
+    weight = MultiHead(H, KeyQuery(5), layout)
+    rule = steepest(spectral, lambda t: 0.4 * (t + 1.0) ** -0.55)
+    path = run(problem, rule, 4_000, weight, init=gaussian(0, 0.3), record=[2_000, 4_000])
+    solution = max_margin(path.tokens, path.selected, limit_norm(weight, steepest(spectral, LR)).norm)
+    assert compare(path, solution, tolerance=0.05).holds
+    assert 0.9 < margin_ratio(path, solution)[-1] <= 1
+    other = max_margin(path.tokens, path.selected, HeadsNorm(layout, frobenius))
+    assert not compare(path, other, tolerance=0.05).holds
+    with pytest.raises(ValueError, match="has no heads"):
+        compare(path.head(0), solution)

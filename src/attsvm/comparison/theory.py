@@ -10,6 +10,8 @@ import numpy as np
 from attsvm.norms import Entrywise, Norm, capabilities_of, frobenius, l1, linf, nuclear, spectral
 from attsvm.norms.capabilities import changes_a_rule
 from attsvm.norms.factored import Factored
+from attsvm.norms.joint import HeadsNorm
+from attsvm.norms.layouts import HeadLayout
 
 Standing = Literal["theorem", "theorem for flows", "conjecture"]
 
@@ -44,6 +46,13 @@ SQUARES = "the squares of the steps sum to a finite number"
 
 SCHEDULE = "steps lr(k) > 0 that do not sum to a finite number, each small against the sum before it"
 FALLING = "b1 ≤ b2; steps that fall to zero and do not sum to a finite number"
+
+PROOFS_OF_HEADS = "docs/heads_proofs.md"
+JOINT = "the margin is that of all heads, in one norm of all: pass the norm and run.selected to max_margin"
+WIDE_HEADS = "factors as wide as the heads' ranks, stacked ones as their sum"
+RANKS = "sums of Gram matrices of full rank, and heads of the rank of their multipliers"
+HEADS_CLAIM = ""
+"""The claim that tests the joint program; see attsvm_lab/claims/heads_together.py."""
 
 EACH = "every head reaches its own program, with a length in the ratio of 1/margin"
 EQUAL = "every head reaches its own program, all with the same length"
@@ -82,7 +91,7 @@ class Limit:
     claim: the name of the claim that tests it.
     """
 
-    norm: Norm
+    norm: Norm | HeadsNorm
     standing: Standing
     reference: str
     hypotheses: str = ""
@@ -95,8 +104,8 @@ class Limit:
 def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
     """The norm N for which W/N(W) tends to a max-margin direction.
 
-    weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(), or MultiHead(count, weight), of which
-        every head is compared by itself.
+    weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(), or MultiHead(count, weight). Heads that
+        a matrix of the optimizer joins have a `HeadsNorm`; others are compared each by itself.
     optimizer: gd, steepest, mirror, polyak, adam, compositional, or what takes the same steps in optax (sgd,
         sign_sgd, signum, adam, adamw) or torch (SGD, Adam, AdamW, those of attsvm.torch).
     batch: as of train(), None for all examples.
@@ -279,12 +288,11 @@ def _limit_of_heads(weight: Any, rule: Any) -> Limit:
     traits = capabilities_of(norm)
     rows_are_entries = traits.acts_on == "rows" and isinstance(weight.weight, Diagonal)
     is_sum = traits.acts_on == "entries" or traits.euclidean or rows_are_entries
-    if weight.norm == "concatenated" and not is_sum:
-        raise NoTheorem(
-            f"the {norm} norm of matrices side by side is no sum over heads: no program of one head is known "
-            f'for {weight!r}. Nearest: norm="apart" → {limit_norm(weight.weight, rule).norm}.'
-        )
+    if isinstance(weight.norm, HeadLayout) or (weight.norm == "concatenated" and not is_sum):
+        return _limit_of_layout(weight, rule)
     if weight.norm != "apart" and not norm.p < np.inf:
+        if isinstance(rule, Steepest) and traits.acts_on == "singular values":
+            return _limit_of_layout(weight, rule)
         raise NoTheorem(
             f"the {norm} norm over all heads is that of the longest: of the others no direction is known. "
             f'Nearest: norm="apart" → {limit_norm(weight.weight, rule).norm}.'
@@ -295,6 +303,48 @@ def _limit_of_heads(weight: Any, rule: Any) -> Limit:
     lengths = EACH if weight.norm != "apart" or unnormalised else EQUAL
     hypotheses = "; ".join(filter(None, (lengths, of_one_head.hypotheses)))
     return Limit(of_one_head.norm, "conjecture", HEADS, hypotheses)
+
+
+def _limit_of_layout(weight: Any, rule: Any) -> Limit:
+    """The limit of heads that the optimizer takes in matrices: the joint program of all of them."""
+    from attsvm.training.rules import GradientDescent, Polyak, Steepest
+
+    of_one_head = limit_norm(weight.weight, rule)  # raises for decay, and for momentum on factors
+    steps = frobenius if isinstance(rule, (GradientDescent, Polyak)) else getattr(rule, "norm", None)
+    layout = _layout_of(weight)
+    try:
+        if not isinstance(rule, (GradientDescent, Polyak, Steepest)) or layout is None:
+            raise ValueError
+        norm = HeadsNorm(layout, steps)  # type: ignore[arg-type]  # a tuple raises
+    except (ValueError, TypeError):
+        raise NoTheorem(
+            f"no norm of all heads is known for {weight!r} with {rule!r}. "
+            f'Nearest: norm="apart" → {of_one_head.norm}.'
+        ) from None
+    if not layout.of_factors:
+        stated = "; ".join(filter(None, (JOINT, of_one_head.hypotheses)))
+        return Limit(norm, of_one_head.standing, f"{PROOFS_OF_HEADS}, Theorems 2 and 3", stated)
+    conditions = "; ".join((ARRIVED, JOINT, WIDE_HEADS, SMALL))
+    if norm.steps.p < np.inf and layout == HeadLayout.fused(layout.heads):
+        conditions = f"{conditions}; {RANKS}"
+        return Limit(
+            norm, "theorem for flows", f"{PROOFS_OF_HEADS}, Theorems 2 and 4", conditions, HEADS_CLAIM
+        )
+    return Limit(norm, "conjecture", f"{PROOFS_OF_HEADS}, Theorem 2: KKT points", conditions, HEADS_CLAIM)
+
+
+def _layout_of(weight: Any) -> HeadLayout | None:
+    """The layout of the matrices that the optimizer of several heads takes as one."""
+    from attsvm.training.weights import FullWeight, KeyQuery
+
+    if isinstance(weight.norm, HeadLayout):
+        return weight.norm
+    heads, factors = weight.count, isinstance(weight.weight, KeyQuery)
+    if not factors and not isinstance(weight.weight, FullWeight):
+        return None
+    if weight.norm == "concatenated":
+        return HeadLayout.fused(heads) if factors else HeadLayout.weights(heads)
+    return HeadLayout.stacked(heads) if factors else HeadLayout(tuple(((f"W{h}",),) for h in range(heads)))
 
 
 def _implied_norm(weight: Any, norm: Norm | tuple[Norm, ...]) -> Factored:

@@ -71,6 +71,10 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     )
     values = {name: np.full(all_shapes[name], start) for name, start in starts.items()} | dict(values)
     arrays = {name: _checked(name, values[name], shape, dtype) for name, shape in all_shapes.items()}
+    if isinstance(weight, MultiHead) and any(
+        (weight.tied(name, array) != array).any() for name, array in arrays.items()
+    ):
+        raise ValueError("heads that share keys start from different K. Pass equal copies, or a draw.")
     if factors and not any(arrays[name].any() for name in shapes):
         raise ValueError(
             f"init is zero in {' and '.join(shapes)}, a saddle that training never leaves. "
@@ -85,7 +89,8 @@ def _starts(weight: Weight) -> Mapping[str, float]:
 
 def _drawn(init: Draw, weight: Weight, shapes: Mapping[str, Shape]) -> Arrays:
     if isinstance(weight, MultiHead):
-        return init({name: shape[1:] for name, shape in shapes.items()}, weight.count)
+        drawn = init({name: shape[1:] for name, shape in shapes.items()}, weight.count)
+        return {name: weight.tied(name, array) for name, array in drawn.items()}
     return init(shapes)
 
 

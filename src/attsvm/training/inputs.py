@@ -13,6 +13,7 @@ from attsvm.data.equal_keys import merged, without_shared_entries
 from attsvm.data.path import Path
 from attsvm.data.token_checks import sizes
 from attsvm.data.tokens import Tokens, as_tokens
+from attsvm.norms.layouts import HeadLayout
 from attsvm.numbers.stored import COPY_LIMIT, Stored
 from attsvm.training import (
     attention_kinds,
@@ -213,6 +214,7 @@ def _rules(optimizer: OptimizerLike, train_head: OptimizerLike, weight: Weight) 
         of_weight = over_heads(of_weight, weight.norm)
         of_head = None if of_head is None else over_heads(of_head, "joint")
     one_norm = not isinstance(getattr(of_weight.rule, "norm", None), tuple)  # several normalise apart anyway
-    if getattr(weight, "separate", False) and one_norm:
+    by_matrix = isinstance(getattr(weight, "norm", None), HeadLayout)  # each is normalised by itself
+    if getattr(weight, "separate", False) and one_norm and not by_matrix:
         of_weight = per_block(of_weight)
     return of_weight.rule, None if of_head is None else of_head.rule

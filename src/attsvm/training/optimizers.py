@@ -24,6 +24,7 @@ import optax
 
 from attsvm._support.validation import describe, is_finite
 from attsvm.norms import Norm, spectral
+from attsvm.norms.layouts import HeadLayout
 from attsvm.norms.names import as_norm
 from attsvm.training.rules import (
     AROUND,
@@ -35,6 +36,7 @@ from attsvm.training.rules import (
     Number,
     Optimizer,
     OverHeads,
+    OverMatrices,
     PerBlock,
     Polyak,
     Rate,
@@ -136,9 +138,10 @@ def per_block(optimizer: optax.GradientTransformation) -> Optimizer:
     return Optimizer(PerBlock(adapted(optimizer).rule))
 
 
-def over_heads(optimizer: optax.GradientTransformation, norm: str) -> Optimizer:
-    """The optimizer of several heads: all as one, each by itself, or side by side (weights.MultiHead)."""
-    return Optimizer(OverHeads(adapted(optimizer).rule, norm))
+def over_heads(optimizer: optax.GradientTransformation, norm: str | HeadLayout) -> Optimizer:
+    """The optimizer of several heads: all as one, each by itself, or in matrices (weights.MultiHead)."""
+    rule = adapted(optimizer).rule
+    return Optimizer(OverMatrices(rule, norm) if isinstance(norm, HeadLayout) else OverHeads(rule, norm))
 
 
 def adapted(optimizer: object) -> Optimizer:

@@ -20,6 +20,7 @@ import optax
 from jax import Array
 
 from attsvm.norms import Entrywise, Norm, frobenius
+from attsvm.norms.layouts import HeadLayout
 from attsvm.training.directions import decomposed, direction, vector
 from attsvm.training.programs import where
 from attsvm.training.runs import each
@@ -461,7 +462,90 @@ class OverHeads:
         return jax.tree.unflatten(shape, arrays)
 
 
-AROUND = (PerBlock, OverHeads)
+@numbers("rule")
+@dataclass(frozen=True)
+class OverMatrices:
+    """A rule for every matrix of a layout of heads (norms/layouts.py), each normalised by itself.
+
+    Arrays have the heads first. Gradients of heads that share keys are added, at one scale.
+    """
+
+    rule: Any
+    layout: HeadLayout
+
+    def init(self, params: Tree) -> Tree:
+        return [self.rule.init(matrix) for matrix in self._matrices(params)]
+
+    def update(
+        self, grads: Tree, state: Tree, params: Tree = None, *, log_scale: Scalar = 0.0, **extra: Any
+    ) -> tuple[Tree, Tree]:
+        log_scale = jnp.broadcast_to(log_scale, jax.tree.leaves(grads)[0].shape[:1])
+        owners = None if params is None else self._matrices(params)
+        updates: dict[str, Array] = {}
+        states = []
+        for k, matrix in enumerate(self.layout.matrices):
+            blocks = {name: self._readers(name) for row in matrix for name in row}
+            heads = np.unique(np.concatenate([*blocks.values()]))
+            nonzero = jnp.stack(
+                [(grads[name[0]][h] != 0).any() for name, readers in blocks.items() for h in readers]
+            )
+            scales = jnp.stack([log_scale[h] for readers in blocks.values() for h in readers])
+            top = where(nonzero, scales, -jnp.inf).max()
+            top = where(top > -jnp.inf, top, 0)
+            share = {h: jnp.exp(jnp.minimum(log_scale[h] - top, 0.0)) for h in heads.tolist()}
+            summed = {
+                name: sum(share[h] * grads[name[0]][h] for h in readers) for name, readers in blocks.items()
+            }
+            update, new = self.rule.update(
+                _laid_out(matrix, summed),
+                state[k],
+                None if owners is None else owners[k],
+                log_scale=top,
+                **extra,
+            )
+            updates |= _taken_apart(matrix, update, summed)
+            states.append(new)
+        by_head = {
+            kind: jnp.stack([updates[self._name(kind, h)] for h in range(self.layout.heads)])
+            for kind in grads
+        }
+        return by_head, states
+
+    def _readers(self, name: str) -> list[int]:
+        kind, number = name[0], int(name[1:])
+        return [h for h, g in enumerate(self.layout.key_of) if g == number] if kind == "K" else [number]
+
+    def _name(self, kind: str, head: int) -> str:
+        return f"{kind}{self.layout.key_of[head] if kind == 'K' else head}"
+
+    def _matrices(self, params: Tree) -> list[Array]:
+        arrays = {
+            self._name(kind, h): array[h] for kind, array in params.items() for h in range(self.layout.heads)
+        }
+        return [_laid_out(matrix, arrays) for matrix in self.layout.matrices]
+
+
+def _laid_out(matrix: tuple[tuple[str, ...], ...], blocks: dict[str, Array]) -> Array:
+    """The matrix of a layout."""
+    return jnp.concatenate([jnp.concatenate([blocks[name] for name in row], 1) for row in matrix])
+
+
+def _taken_apart(
+    matrix: tuple[tuple[str, ...], ...], whole: Array, like: dict[str, Array]
+) -> dict[str, Array]:
+    """The blocks of the matrix of a layout."""
+    blocks, top = {}, 0
+    for row in matrix:
+        height, left = like[row[0]].shape[0], 0
+        for name in row:
+            width = like[name].shape[1]
+            blocks[name] = whole[top : top + height, left : left + width]
+            left += width
+        top += height
+    return blocks
+
+
+AROUND = (PerBlock, OverHeads, OverMatrices)
 """Rules that hold another."""
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attsvm._support.validation import as_integer, describe, is_integer
+from attsvm.norms.layouts import HeadLayout
 from attsvm.training.programs import where
 from attsvm.training.runs import contract, each
 from attsvm.training.types import AnyArray
@@ -149,20 +150,42 @@ class MultiHead:
     Parameters have the heads first: W (H, d, e), K (H, d, r), Q (H, e, r).
     norm: what the optimizer takes as one. "joint": all heads, as one vector or one block-diagonal matrix;
         "apart": every head has its own optimizer, and so its own normalisation; "concatenated": the matrices
-        side by side as one, [K_1 … K_H], as most libraries store them.
+        side by side as one, [K_1 … K_H], as most libraries store them; or a `HeadLayout`, whose every matrix
+        is normalised by itself. Query heads that share keys in it hold equal copies of K.
     """
 
     count: int
     weight: Any = FULL
-    norm: str = "joint"
+    norm: str | HeadLayout = "joint"
 
     def __post_init__(self) -> None:
         _positive(self, "count", "how many heads, a positive integer")
         check(self.weight)
         if isinstance(self.weight, MultiHead):
             raise ValueError("weight is MultiHead again. Pass a weight of one head, such as KeyQuery().")
-        if self.norm not in ACROSS:
-            raise ValueError(f"norm is {self.norm!r}. Pass {', '.join(map(repr, ACROSS))}.")
+        if isinstance(self.norm, HeadLayout):
+            self._check_layout(self.norm)
+        elif self.norm not in ACROSS:
+            raise ValueError(
+                f"norm is {self.norm!r}. Pass {', '.join(map(repr, ACROSS))} or a HeadLayout, such as "
+                "HeadLayout.groups(8, 2)."
+            )
+
+    def _check_layout(self, layout: HeadLayout) -> None:
+        expected = KeyQuery if layout.of_factors else FullWeight
+        name = expected.__name__
+        if layout.heads != self.count or type(self.weight) is not expected:
+            raise ValueError(
+                f"the layout {layout} has {layout.heads} heads {name}(), and the weight {self.count} of "
+                f"{self.weight!r}. Pass MultiHead({layout.heads}, {name}(), layout)."
+            )
+
+    def tied(self, name: str, array: AnyArray) -> AnyArray:
+        """Parameters (…, H, d, r) with the keys of the first head that reads them in all that do."""
+        if name != "K" or not isinstance(self.norm, HeadLayout):
+            return array
+        key_of = self.norm.key_of
+        return array[..., [key_of.index(g) for g in key_of], :, :]
 
     @property
     def separate(self) -> bool:
