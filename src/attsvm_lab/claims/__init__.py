@@ -49,6 +49,7 @@ MODULES = (
     "values_and_outputs",
     "other_products",
     "attention_kinds",
+    "clipped_logits",
     "phases",
     "next_token",
     "markov",
