@@ -400,7 +400,7 @@ def test_programs_have_one_loop_one_opener_of_runs_and_one_gap(finds, homes, wro
 KNOW_THE_PROGRAM = {
     "entrywise": set(),  # its route is that of `interior_engine`
     "schatten": {"route"},
-    "frobenius": {"route", "gram", "dense"},  # the last two take all runs of a batch at once
+    "frobenius": {"route", "gram", "soft_gram", "dense"},  # the last three take all runs of a batch at once
     "extended_precision": {"route", "pool"},  # doubled numbers are made from the keys
 }
 

@@ -17,6 +17,15 @@ from attsvm.program.solution import NotCertified, NotSeparable, Solution
 from tests.program.conftest import CONFLICTS, VARIANTS, Instance, name
 from tests.program.oracles import rows_of
 
+
+@pytest.fixture(autouse=True, params=["gram", "steps"])
+def engine(request, monkeypatch):
+    """Small programs are solved by loops on the Gram matrix, larger ones by steps in W: test both."""
+    if request.param == "steps":
+        monkeypatch.setattr(solve, "SOFT_ROWS", 0)
+    return request.param
+
+
 ORACLE = 1e-6
 """Relative accuracy of Clarabel's objective at its default settings."""
 
@@ -247,6 +256,7 @@ def test_the_rows_of_some_examples_lead_to_the_answer_of_all(monkeypatch, e, sla
     chosen[5, (selected[5] + 2) % 6] = True
     tokens = Tokens(keys, tokens.queries)
     whole = max_margin(tokens, chosen, slack=slack)
+    monkeypatch.setattr(solve, "SOFT_ROWS", 0)
     monkeypatch.setattr(solve, "WHOLE_KEYS", 0)
     monkeypatch.setattr(solve, "PROBE", 0)
     few = max_margin(tokens, chosen, slack=slack)

@@ -94,6 +94,7 @@ def test_whatever_an_engine_finds_numbers_come_out(monkeypatch, slack):
 
     instance = conftest.matrix()
     monkeypatch.setattr(module, "by_engines", broken)
+    monkeypatch.setattr(module, "SOFT_ROWS", 0)
     monkeypatch.setattr(working_set, "solve_on_pools", broken)
     monkeypatch.setattr(extended_precision, "solve_in_extended_precision", lambda *_, **__: None)
     with pytest.warns(NotCertified):

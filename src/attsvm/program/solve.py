@@ -19,7 +19,7 @@ from attsvm.norms.capabilities import changes_a_rule
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program import working_set
-from attsvm.program.answer import Answer, one_by_one, over_runs, with_runs_replaced, without_copies
+from attsvm.program.answer import Answer, in_batch, one_by_one, over_runs, with_runs_replaced, without_copies
 from attsvm.program.certificate import EPSILON, TOLERANCE, certify_scaled
 from attsvm.program.constraints import Constraints
 
@@ -34,6 +34,12 @@ QUICK = 1_000_000
 
 PROVEN = 1e-11
 """|Σ λ_j A_j| per Σ λ_j |A_j| of a contradiction: a weight against it would be too long for float64."""
+
+SOFT_ROWS = 256
+"""Rows of a soft margin up to which loops on the Gram matrix are faster than steps in W."""
+
+SOFT_GAP = 0.1 * TOLERANCE
+"""Violation or gap of a soft margin above which the other engine is tried."""
 
 WHOLE_KEYS = 1 << 18
 """Entries of the keys up to which the first pool of a soft margin has every row (2 MB)."""
@@ -55,7 +61,8 @@ def solve(program: Constraints, norm: Norm) -> Answer:
     if program.units.soft and not euclidean:
         raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {name}. Pass norm=frobenius.")
     if program.units.soft:
-        return over_runs(partial(one_by_one, _soft), program, quick=False)
+        few = program.fits() and program.n * max(program.T - 1, 1) <= SOFT_ROWS
+        return over_runs(_soft_runs if few else partial(one_by_one, _soft), program, quick=few)
 
     def hard(program: Constraints) -> Answer:
         return refined(program, norm, by_engines(program, norm))
@@ -220,6 +227,20 @@ def _proven(program: Constraints, multipliers: Float) -> Bool:
 
 
 # ---------------------------------------------------------------------- soft margins
+
+
+def _soft_runs(program: Constraints) -> Answer:
+    """The answers of all runs by their Gram matrices; where a certificate stays open, one by one."""
+    from attsvm.program.frobenius.soft_gram import solve_soft_by_gram
+
+    with np.errstate(all="ignore"):
+        answer = _measured(program, frobenius, in_batch(solve_soft_by_gram, program))
+
+    def replaced(run: Constraints, answer: Answer) -> Answer:
+        candidate = one_by_one(_soft, run)
+        return candidate if candidate.gap < answer.gap else answer
+
+    return with_runs_replaced(replaced, program, answer, np.asarray(answer.gap) > SOFT_GAP)
 
 
 def _soft(program: Constraints) -> Answer:

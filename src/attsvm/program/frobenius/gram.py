@@ -33,9 +33,9 @@ ROUNDING = 1e-13
 
 def solve_runs_by_gram(program: Constraints) -> Answer:
     """Answers of all runs: block pivoting, checked; where that is not enough, the dual active set."""
-    query, size, like = _queries(program)
+    query, size, like = queries_of(program)
     arrays = (program.anchor, program.active, program.tied, program.required)
-    problems = Problems(_read_only(program.keys), query, size, like, *map(_read_only, arrays))
+    problems = Problems(read_only(program.keys), query, size, like, *map(read_only, arrays))
     runs = len(program.keys)
     W, measure = np.zeros((runs, program.d, program.e)), np.zeros((runs, 3))
     multipliers = np.zeros(program.active.shape)
@@ -53,14 +53,14 @@ def solve_runs_by_gram(program: Constraints) -> Answer:
     return Answer(W, multipliers, separable, gap)
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """One type for compiled code, whether or not the caller may write to the array."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
 
 
-def _queries(program: Constraints) -> tuple[Float, Float, Float]:
+def queries_of(program: Constraints) -> tuple[Float, Float, Float]:
     """The queries at length one (r, n, e), their lengths (r, n), and their Gram matrices (r, n, n)."""
     size = np.sqrt(np.einsum("rne,rne->rn", program.queries, program.queries))
     unit = program.queries / np.where(size > 0, size, 1.0)[..., None]
