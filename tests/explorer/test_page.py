@@ -188,6 +188,92 @@ def test_every_control_has_a_name_for_a_screen_reader(browser):
     browser.open()
 
 
+# ---------------------------------------------------------------------- words
+
+ADVICE = "return document.getElementById('advice').textContent"
+
+
+def test_the_caption_is_that_of_the_problem_shown(browser):
+    load(browser, "one-input-local")
+    assert browser.run(ADVICE).startswith("Two selections are locally optimal")
+    browser.run("explorer.state.inputs[0].tokens[1] = [0.3, 0.4]; explorer.changed('tokens')")
+    browser.settle()
+    assert browser.run("return explorer.now.local.length") == 1
+    assert "Your own problem: 1 input of 3 tokens. One selection is locally optimal" in browser.run(ADVICE)
+    browser.run("explorer.state.inputs[0].tokens[1] = [1, 0]; explorer.changed('tokens')")
+    browser.settle()
+    assert "Two selections are locally optimal, and the starts divide" in browser.run(ADVICE)
+
+
+SPOKEN = """
+const said = () => document.getElementById("spoken").textContent;
+document.getElementById("spoken").textContent = "";
+explorer.changed("starts");
+explorer.play(true);
+explorer.goal = 2000;
+let early = null;
+const began = performance.now();
+for (let k = 0; k < 1500 && !said(); k++) {
+  await pause();
+  if (performance.now() > began + 550) early ??= explorer.basins; // half a second after the change
+}
+return [said(), document.getElementById("basins").textContent, early];
+"""
+
+
+def test_a_screen_reader_is_told_what_the_page_shows(browser):
+    load(browser, "one-input-local", time=2000)
+    said, shown, early = browser.run(SPOKEN)
+    assert shown == "Of 64 starts: 45 to A, 19 to B." and said.endswith(shown)
+    assert early != shown  # what the page showed on the way
+
+
+CUT = """
+const view = document.getElementById(given[0]).getBoundingClientRect();
+const cut = (node) => {
+  const { left, right, top, bottom, width } = node.getBoundingClientRect();
+  const outside = left < view.left || right > view.right || top < view.top - 1 || bottom > view.bottom + 3;
+  return width > 0 && outside;
+};
+const labels = [...document.querySelectorAll(`#${given[0]} text`)].filter((node) => node.textContent);
+return labels.filter(cut).map((node) => node.textContent);
+"""
+CORNERS = [(-0.99, 0.98), (0.99, 0.98), (0.99, -0.98), (-0.99, -0.98)]
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+def test_no_label_is_cut_at_the_edge(browser, corner):
+    load(browser, "one-input-local")
+    browser.run(
+        "const { middle, reach } = explorer.tokensView;"
+        "explorer.state.inputs[0].tokens[0] = given[0].map((x, i) => middle[i] + x * reach);"
+        "explorer.changed('tokens')",
+        corner,
+    )
+    browser.settle()
+    assert browser.run(CUT, "tokens") == [] and browser.run(CUT, "disc") == []
+    browser.run(
+        "const label = document.querySelector('#tokens .label');"
+        "label.setAttribute('x', 475); label.setAttribute('text-anchor', 'start')"
+    )
+    assert browser.run(CUT, "tokens") == ["1a"]
+    browser.open()
+
+
+def test_charts_name_their_run_and_their_axis(browser):
+    watched = "return document.getElementById('watched').textContent"
+    load(browser, "one-input-local", time=2000)
+    assert browser.run(watched) == (
+        "The charts show run 1 of 64, the thick line of the disc, at A. Its tokens: 1a."
+    )
+    load(browser, "one-input-local", time=2000, starts={"points": [[1, -1]]})
+    assert browser.run(watched) == "The charts show the only run, at B. Its tokens: 1b."
+    names = browser.run(
+        "return [...document.querySelectorAll('#chart-turn .axis-name')].map((x) => x.textContent)"
+    )
+    assert "step 1" in names and "10⁵" in names
+
+
 # ---------------------------------------------------------------------- frames
 
 HELD = """

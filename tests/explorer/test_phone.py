@@ -21,12 +21,16 @@ def phone(browser):
     browser.open()
 
 
+def touch(browser, kind, places):
+    spots = [{"x": float(x), "y": float(y)} for x, y in places]
+    browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": spots})
+
+
 def slide(browser, start, by, moves=20):
     """A finger that goes down, moves in many small steps, as real ones do, and lets go."""
     path = [np.add(start, np.multiply(by, k / moves)) for k in range(moves + 1)]
     for kind, points in [("touchStart", path[:1]), *[("touchMove", [x]) for x in path[1:]], ("touchEnd", [])]:
-        spots = [{"x": float(x), "y": float(y)} for x, y in points]
-        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": spots})
+        touch(browser, kind, points)
     browser.settle()
 
 
@@ -67,6 +71,81 @@ def test_what_a_finger_drags_ends_where_the_finger_does(phone, what):
     wanted = phone.run(f"return explorer.{view}.world({{ clientX: {x}, clientY: {y} }})")
     slide(phone, start, BY)
     assert phone.run(f"return explorer.state.{place}") == pytest.approx(wanted, abs=NEAR)
+
+
+IN_VIEW = """
+const inside = (node) => {
+  const { top, bottom, height } = node.getBoundingClientRect();
+  return height > 0 && top >= 0 && bottom <= innerHeight;
+};
+return [...document.querySelectorAll(".disc, #verdict")].map(inside);
+"""
+
+
+@pytest.mark.parametrize("position", ["", "static"])
+def test_disc_and_verdict_stay_in_view_while_a_token_is_dragged(phone, position):
+    load(phone, "one-input-global")
+    style = (
+        f"for (const node of document.querySelectorAll('.disc, #verdict')) node.style.position = {position!r}"
+    )
+    phone.run(style)
+    start = phone.run(MIDDLE, HANDLES["token"][1])
+    phone.run("window.scrollBy(0, document.getElementById('tokens').getBoundingClientRect().top - 240)")
+    start = phone.run(
+        "const { left, top, width, height } = document.querySelector(given[0])"
+        ".getBoundingClientRect(); return [left + width / 2, top + height / 2]",
+        HANDLES["token"][1],
+    )
+    touch(phone, "touchStart", [start])
+    touch(phone, "touchMove", [np.add(start, (20, 20))])
+    during = phone.run(IN_VIEW)
+    touch(phone, "touchEnd", [])
+    assert during == ([True, True] if not position else [False, False])
+    phone.run("for (const node of document.querySelectorAll('.disc, #verdict')) node.style.position = ''")
+
+
+SMALL_TARGETS = """
+const size = (node) => { const { width, height } = node.getBoundingClientRect(); return [width, height]; };
+const kinds = "button, select, summary, input:not([type=checkbox]), label.check, .touch";
+return [...document.querySelectorAll(kinds)].filter((node) => node.checkVisibility())
+  .map((node) => [node.id || node.getAttribute("class") || node.textContent, ...size(node)])
+  .filter(([, width, height]) => width > 0 && Math.min(width, height) < given[0]);
+"""
+FINGER = 39.9
+"""Pixels: forty, less the rounding of a radius that is written with one digit."""
+
+
+@pytest.mark.parametrize("name", ["one-input-local", "several-inputs", "waiting", "two-scores-linear"])
+def test_every_target_has_the_size_of_a_finger(phone, name):
+    load(phone, name)
+    assert phone.run(SMALL_TARGETS, FINGER) == []
+    assert len(phone.run(SMALL_TARGETS, 60)) > 5
+
+
+def test_of_close_tokens_a_finger_takes_the_nearest(phone):
+    load(phone, "one-input-global")
+    phone.run(
+        "explorer.state.inputs[0].tokens[1] = explorer.state.inputs[0].tokens[2].map((x) => x + 0.06);"
+        "explorer.changed('tokens')"
+    )
+    phone.settle()
+    for token in (1, 2):
+        slide(phone, phone.run(MIDDLE, f'[data-token="{token}"] .ring'), (0, 0), moves=1)
+        assert phone.run("return explorer.token") == token
+
+
+def test_the_tour_speaks_of_fingers_and_the_disc_is_in_view_at_every_step(phone):
+    phone.open()
+    phone.run(TOUR)
+    said = phone.run("return document.getElementById('tour-text').textContent")
+    assert "Drag a token with your finger" in said and "key" not in said
+    for _ in range(6):
+        phone.run(SHORT)
+        phone.settle()
+        phone.run(MIDDLE.split("const node")[0])
+        assert phone.run(IN_VIEW)[0]
+        phone.run(NEXT)
+    phone.open()
 
 
 def test_a_finger_beside_the_tokens_scrolls_the_page(phone):

@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from attsvm import __version__
-from attsvm._support.pages import asset, page as in_one_file
+from attsvm._support.pages import asset, page as in_one_file, shared_style
 from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens
 from attsvm.explorer.presets import presets
@@ -48,7 +48,7 @@ def page(start: Mapping[str, Any] | None = None) -> str:
     return in_one_file(
         PACKAGE,
         "web/page.html",
-        style=asset(PACKAGE, "web/page.css"),
+        style=f"{shared_style()}\n{asset(PACKAGE, 'web/page.css')}",
         drawing=asset(PACKAGE, "web/drawing.css"),
         data=data,
         modules="\n".join(_modules()),

@@ -18,7 +18,7 @@ const across = (step) => LEFT + ((WIDE - LEFT - RIGHT) * Math.log10(Math.max(ste
 
 export class Charts {
   constructor(roots, app) {
-    Object.assign(this, { app, roots, waits: [] });
+    Object.assign(this, { app, roots, waits: [], attended: [] });
     for (const root of roots) {
       root.setAttribute("viewBox", `0 0 ${WIDE} ${HIGH}`);
       root.plot = root.appendChild(svg("g"));
@@ -43,6 +43,7 @@ export class Charts {
     const { simulation, stalled, state, discView } = this.app,
       last = discView.lastRecord();
     const selected = attended(simulation.data, simulation.at(state.run, last - 1)).map((t) => [t]);
+    this.attended = selected;
     const target = this.target(selected),
       turn = (w) => (target ? turnBetween(w, target) : NaN);
     const colour = colourOf(isWeight(state) ? 0 : discView.slots[state.run]);
@@ -125,7 +126,7 @@ export class Charts {
       word("end", LEFT - 5, up(y) + 4, name),
     ]);
     const steps = [0, 1, 2, 3, 4, 5].map((k) =>
-      word(k ? (k === 5 ? "end" : "middle") : "start", across(10 ** k), HIGH - 6, power(k)),
+      word(k ? (k === 5 ? "end" : "middle") : "start", across(10 ** k), HIGH - 6, k ? power(k) : "step 1"),
     );
     const curves = lines.map(({ kind, style = "", points }) => {
       const d = points

@@ -1,17 +1,18 @@
 // The disc of training: the direction of the weight is an angle, its length a logarithmic radius. The ring around
 // the disc is the circle of directions "at infinity", divided into the selections of these directions.
 import { paint } from "explorer/canvas.js";
-import { boxOf, draggable, fill, power, set, shown, svg } from "explorer/dom.js";
+import { boxOf, draggable, fill, power, reachOf, set, shown, svg } from "explorer/dom.js";
 import { HALF, RIM, SIZE, raysOf, ringOf } from "explorer/ring.js";
 import { recordsUpTo } from "explorer/simulation.js";
 import { isWeight, startsOf } from "explorer/state.js";
 import { decided } from "explorer/training.js";
 
+const SMALL = 330; // pixels: letters grow in units of a disc that is smaller, so that they can be read
 const NEAR = 0.5; // shorter lengths are drawn to scale, longer ones on a logarithmic scale
 
 export class DiscView {
   constructor(root, canvas, app) {
-    Object.assign(this, { root, canvas, app, far: 4, handles: [] });
+    Object.assign(this, { root, canvas, app, far: 4, grow: 1, handles: [] });
     root.setAttribute("viewBox", `0 0 ${SIZE} ${SIZE}`);
     const layer = (name) => root.appendChild(svg("g", { class: name }));
     Object.assign(this, {
@@ -39,6 +40,8 @@ export class DiscView {
       width = Math.round(this.canvas.clientWidth * scale);
     if (!width || this.canvas.width === width) return;
     this.canvas.width = this.canvas.height = width;
+    this.grow = Math.max(1, SMALL / this.canvas.clientWidth);
+    this.root.style.setProperty("--grow", this.grow.toFixed(2));
     this.app.redraw();
   }
 
@@ -213,7 +216,7 @@ export class DiscView {
       shapes = [circle(RIM, "rim")];
     for (let k = 0; 10 ** k < this.far; k++) {
       const r = this.radius(10 ** k);
-      if (r <= 20) continue;
+      if (r <= 20 || this.grow > 1.3) continue;
       const name = k < 3 ? `${10 ** k}` : power(k);
       shapes.push(circle(r.toFixed(1)), ["text", { x: HALF + 4, y: (HALF - r + 12).toFixed(1) }, name]);
     }
@@ -259,6 +262,8 @@ export class DiscView {
           which === "ring"
             ? `Radius of the ring of starts, ${shown(x[0])}`
             : `Start ${k + 1} at ${shown(x[0])}, ${shown(x[1])}`;
+      set(this.handles[k].firstChild, { r: reachOf(SIZE, this.canvas.clientWidth, 15) });
+      set(this.handles[k].lastChild, { r: (5 * Math.sqrt(this.grow)).toFixed(1) });
       set(this.handles[k], {
         "data-start": which,
         transform: `translate(${a.toFixed(1)},${b.toFixed(1)})`,

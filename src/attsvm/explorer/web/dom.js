@@ -48,6 +48,15 @@ export function fill(group, shapes) {
   while (nodes.length > shapes.length) nodes.pop().remove();
 }
 
+/** Whether the page is used by finger. */
+export const touched = () => matchMedia("(pointer: coarse)").matches;
+
+const FINGER = 20; // pixels: half of what a finger hits
+
+/** The radius of a handle in units of a drawing of `size` units that is `width` pixels wide. */
+export const reachOf = (size, width, least) =>
+  Math.max(least, touched() && width ? (FINGER * size) / width : 0).toFixed(1);
+
 const boxes = new Map();
 for (const event of ["scroll", "resize", "pointerdown"])
   window.addEventListener(event, () => boxes.clear(), { capture: true, passive: true });

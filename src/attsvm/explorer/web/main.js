@@ -47,14 +47,23 @@ class App {
     $("time").addEventListener("input", ({ target }) => {
       this.playing = false;
       this.state.time = Math.round(10 ** (Number(target.value) * TOP));
+      this.announce();
       this.redraw();
     });
     $("fit").addEventListener("click", () => (this.tokensView.fit(this.state), this.redraw()));
+    $("enlarge").addEventListener("click", () => this.enlarge(!document.body.classList.contains("large")));
     $("theme").addEventListener("click", () =>
       this.theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
     );
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.theme());
     this.theme();
+  }
+
+  /** On a phone the disc is small and stays in view, or large. */
+  enlarge(on) {
+    document.body.classList.toggle("large", on);
+    $("enlarge").setAttribute("aria-pressed", on);
+    $("enlarge").textContent = on ? "Smaller" : "Enlarge";
   }
 
   /** Apply the colour scheme of the system or of the user; the canvas needs the computed colours. */
@@ -86,12 +95,6 @@ class App {
     this.tokensView.fit(state);
     $("preset").value = preset ? preset.id : "";
     this.published = preset ? preset.published : null;
-    text(
-      "advice",
-      preset
-        ? preset.advice
-        : "Your own problem. Drag tokens, click one to choose it, and watch where training goes.",
-    );
     this.changed("structure", preset);
     this.play(play && !matchMedia("(prefers-reduced-motion: reduce)").matches);
   }
@@ -111,14 +114,22 @@ class App {
       this.token = Math.min(this.token, this.state.inputs[this.state.focus].tokens.length - 1);
     }
     this.state.run = Math.min(this.state.run, startsOf(this.state).length - 1);
+    this.announce();
+    this.redraw();
+  }
+
+  /** Write the address soon, and tell a screen reader what the page shows as soon as the page rests. */
+  announce() {
     clearTimeout(this.quiet);
     this.quiet = setTimeout(() => this.settled(), 500);
-    this.redraw();
   }
 
   settled() {
     if (!this.tour.running) this.writeAddress(); // the address does not store a tour
+    if (this.waiting || this.playing || this.dragging) return this.announce();
+    [this.verdict, this.basins] = tell(this);
     text("spoken", `${this.verdict} ${this.basins}`);
+    return undefined;
   }
 
   writeAddress() {
@@ -174,6 +185,7 @@ class App {
     $("play").setAttribute("aria-pressed", on);
     $("play").setAttribute("aria-label", on ? "Pause" : "Play");
     $("play").textContent = on ? "❚❚" : "▶";
+    this.announce();
     this.redraw();
   }
 

@@ -98,12 +98,22 @@ export function arrows(view, state, now) {
   });
 }
 
-/** A word at a place. */
-export const named = (name, x, y, colour, kind = "name") => [
-  "text",
-  { class: kind, style: colour ? `fill:${colour}` : "", x: x.toFixed(1), y: y.toFixed(1) },
-  name,
-];
+/** A word at a place, moved into the picture where its edge would cut it. */
+export const named = (name, x, y, colour, kind = "name") => {
+  const half = 5 + 4.5 * name.replaceAll(/<[^>]*>/g, "").length;
+  return [
+    "text",
+    {
+      class: kind,
+      style: colour ? `fill:${colour}` : "",
+      x: within(x, half, SIZE - half).toFixed(1),
+      y: within(y, 17, SIZE - 8).toFixed(1),
+    },
+    name,
+  ];
+};
+
+export const within = (x, low, high) => Math.min(high, Math.max(low, x));
 
 /** The orders that contradict each other. */
 export const conflicts = (view, state, { solution: { conflict } }) =>

@@ -1,10 +1,11 @@
 // The plane of the tokens: drag them; the direction, its slab and its support follow.
-import { boxOf, colourOf, draggable, fill, set, shown, svg, write } from "explorer/dom.js";
+import { boxOf, colourOf, draggable, fill, reachOf, set, shown, svg, write } from "explorer/dom.js";
 import { nameOf } from "explorer/program.js";
-import { SIZE, arrow, arrows, axes, conflicts, hulls, named, shapeOf, slabs } from "explorer/scenery.js";
+import { SIZE, arrow, arrows, axes, conflicts, hulls, named, shapeOf, slabs, within } from "explorer/scenery.js";
 import { choose, removeToken } from "explorer/state.js";
 
 const CLICK = 4; // a press that moves fewer pixels is a click, not a drag
+const EDGE = 46; // units from the right edge: closer labels stand on the left of their token
 
 export class TokensView {
   constructor(root, app) {
@@ -66,8 +67,17 @@ export class TokensView {
 
   // -------------------------------------------------------------- hands
 
-  begin(event) {
+  /** The handle under a pointer: where the areas of tokens overlap, that of the nearest token. */
+  under(event) {
     const node = event.target.closest("[data-token], [data-handle]");
+    if (!node || node.dataset.handle) return node;
+    const [a, b] = this.screen(this.world(event)),
+      far = ({ look }) => Math.hypot(look.a - a, look.b - b);
+    return [...this.nodes.values()].reduce((best, each) => (far(each) < far(best) ? each : best), node);
+  }
+
+  begin(event) {
+    const node = this.under(event);
     if (!node) return false;
     this.held = node.dataset.handle
       ? { head: true }
@@ -150,6 +160,7 @@ export class TokensView {
 
   drawTokens(state, { problem, selected, solution, chosen }) {
     const { feasible, support, conflict, rows } = solution,
+      reach = reachOf(SIZE, this.root.clientWidth, 18),
       marked = new Set(); // the support, or the tokens in conflict
     if (feasible) for (const j of support) marked.add(`${rows[j].input}.${rows[j].token}`);
     else for (const { input, token, anchor } of conflict) marked.add(`${input}.${token}`).add(`${input}.${anchor}`);
@@ -166,7 +177,7 @@ export class TokensView {
         this.drawToken(node, {
           ...{ input, token, a, b, x: x[0], y: x[1], score: scores[token], picked },
           ...{ supports: feasible && marked.has(key), clashes: !feasible && marked.has(key), colour },
-          ...{ filled: picked && feasible, on: input === state.focus, silent: many && input !== state.focus && !picked },
+          ...{ filled: picked && feasible, reach, on: input === state.focus, silent: many && input !== state.focus && !picked },
         });
       }),
     );
@@ -182,7 +193,7 @@ export class TokensView {
     const before = node.look;
     if (before && Object.keys(look).every((name) => look[name] === before[name])) return;
     node.look = look;
-    const { input, token, a, b, x, y, score, picked, supports, clashes, colour, filled, on, silent } = look;
+    const { input, token, a, b, x, y, score, picked, supports, clashes, colour, filled, on, silent, reach } = look;
     const words = [
       `Token ${nameOf(input, token)}`,
       `at ${shown(x)}, ${shown(y)}`,
@@ -201,9 +212,12 @@ export class TokensView {
     const [touch, ring, mark, label, number] = node.children,
       [left, top] = [a.toFixed(2), b.toFixed(2)];
     for (const circle of [touch, ring]) set(circle, { cx: left, cy: top });
+    set(touch, { r: reach });
     set(mark, { d: `M${left},${top}${shapeOf(input)}` });
-    set(label, { x: (a + 12).toFixed(2), y: (b - 6).toFixed(2) });
-    set(number, { x: (a + 12).toFixed(2), y: (b + 9).toFixed(2) });
+    const inside = a < SIZE - EDGE,
+      beside = { x: (inside ? a + 12 : a - 12).toFixed(2), "text-anchor": inside ? "start" : "end" };
+    set(label, { ...beside, y: within(b - 6, 14, SIZE - 18).toFixed(2) });
+    set(number, { ...beside, y: within(b + 9, 29, SIZE - 3).toFixed(2) });
     write(label, silent ? "" : nameOf(input, token));
     write(number, silent ? "" : shown(score, 2));
   }
@@ -231,7 +245,15 @@ export class TokensView {
       size = Math.hypot(to[0] - from[0], to[1] - from[1]) || 1;
     const beyond = [to[0] + ((to[0] - from[0]) / size) * 15, to[1] + ((to[1] - from[1]) / size) * 15 + 5];
     fill(this.head, [
-      ["circle", { class: "touch", cx: to[0].toFixed(1), cy: to[1].toFixed(1), r: 18 }],
+      [
+        "circle",
+        {
+          class: "touch",
+          cx: to[0].toFixed(1),
+          cy: to[1].toFixed(1),
+          r: reachOf(SIZE, this.root.clientWidth, 18),
+        },
+      ],
       ...arrow(from, to, "", 2.2),
       named("v", beyond[0], beyond[1]),
     ]);

@@ -1,12 +1,14 @@
 // A guided tour of seven steps: each shows a problem and says what to try.
-import { $ } from "explorer/dom.js";
+import { $, touched } from "explorer/dom.js";
 
 export const STEPS = [
   {
     at: "tokens",
     preset: "one-input-global",
     title: "Attention picks a token",
-    text: "Three tokens, one input. A direction p ranks them by height along it, and softmax attention picks the highest. Drag a token, or focus it and press the arrow keys.",
+    text: "Three tokens, one input. A direction p ranks them by height along it, and softmax attention picks the highest. Drag a token",
+    mouse: ", or focus it and press the arrow keys.",
+    finger: " with your finger.",
   },
   {
     at: "tokens",
@@ -71,11 +73,11 @@ export class Tour {
     if (step >= STEPS.length) return this.end();
     if (!this.running) this.begin();
     this.step = Math.max(0, step);
-    const { title, text, at, preset, patch, play } = STEPS[this.step];
+    const { title, text, mouse = "", finger = "", at, preset, patch, play } = STEPS[this.step];
     this.app.loadPreset(preset, patch, play);
     $("tour-count").textContent = `${this.step + 1} of ${STEPS.length}`;
     $("tour-title").textContent = title;
-    $("tour-text").textContent = text;
+    $("tour-text").textContent = text + (touched() ? finger : mouse);
     $("tour-back").disabled = this.step === 0;
     $("tour-next").textContent = this.step === STEPS.length - 1 ? "Done" : "Next";
     $("tour-card").hidden = false;
@@ -91,7 +93,10 @@ export class Tour {
     this.found = this.app.state;
   }
 
-  /** On a wide page the card is in a corner; on a narrow page it is at the top of its subject, and covers nothing. */
+  /**
+   * On a wide page the card is in a corner. On a narrow page it is at the top of its subject, and covers nothing. On a
+   * phone the disc is always in view, too small for a card, which then stands above the tokens.
+   */
   mark(at) {
     for (const node of document.querySelectorAll(".toured")) node.classList.remove("toured");
     const node = at && document.querySelector(`[data-tour="${at}"]`),
@@ -99,9 +104,11 @@ export class Tour {
       calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (!node) return;
     node.classList.add("toured");
-    (narrow ? node : document.body).prepend($("tour-card"));
-    const place = { block: narrow ? "start" : "nearest", behavior: calm ? "auto" : "smooth" };
-    requestAnimationFrame(() => node.scrollIntoView(place)); // after the frame that draws the new problem
+    const phone = matchMedia("(max-width: 640px)").matches,
+      place = phone && at === "disc" ? document.querySelector('[data-tour="tokens"]') : node;
+    (narrow ? place : document.body).prepend($("tour-card"));
+    const how = { block: narrow ? "start" : "nearest", behavior: calm ? "auto" : "smooth" };
+    requestAnimationFrame(() => place.scrollIntoView(how)); // after the frame that draws the new problem
   }
 
   /** Restore the problem from before the tour. */

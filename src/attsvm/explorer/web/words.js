@@ -1,5 +1,5 @@
 // Sentences of the page: the verdict on the selected tokens, and the ends of the starts.
-import { $, escaped, shown, text } from "explorer/dom.js";
+import { $, escaped, shown, text, touched } from "explorer/dom.js";
 import { letterOf, limitNorm, programExponent, stepExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
 import { isFactored, isKeyQuery, isWeight } from "explorer/state.js";
@@ -9,6 +9,8 @@ const ROUNDING = 1e-14; // smaller entries of a direction are shown as zero
 
 /** Write verdict and basins, and return them as sentences. */
 export function tell(app) {
+  text("advice", captionWords(app));
+  text("watched", watchedWords(app));
   const { solution } = app.now,
     words = solution.feasible ? solvedWords(app) : conflictWords(solution);
   write(words);
@@ -117,6 +119,38 @@ function conflictWords({ reason, multipliers }) {
     sentence: reason,
     lines: [["proof", `these orders, weighted ${weights.join(", ")}, add up to zero`]],
   };
+}
+
+// ---------------------------------------------------------------- the problem, and the run of the charts
+
+/** The caption of the page: that of a preset, or what a problem of the user's own has. */
+function captionWords({ state, now, presets }) {
+  const preset = presets.find(({ id }) => id === state.preset);
+  if (preset) return preset.advice;
+  const tokens = state.inputs.reduce((sum, each) => sum + each.tokens.length, 0),
+    problem = `Your own problem: ${counted(state.inputs.length, "input")} of ${counted(tokens, "token")}.`,
+    tap = touched() ? "tap" : "click";
+  return `${problem} ${endWords(now)} Drag tokens, ${tap} one to choose it, and watch where training goes.`;
+}
+
+function endWords({ ranking, local }) {
+  if (ranking === null) return "It has too many selections to say where training can end.";
+  if (local.length === 0) return "No selection is locally optimal.";
+  if (local.length === 1) return "One selection is locally optimal: training can end only there.";
+  return `${capital(NUMBERS[local.length] ?? `${local.length}`)} selections are locally optimal, and the starts divide between them.`;
+}
+
+const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
+const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
+/** The run of the charts. */
+function watchedWords({ state, simulation, discView, charts }) {
+  const { length } = simulation.runs,
+    slot = discView.slots ? discView.slots[state.run] : null,
+    which = length > 1 ? `run ${state.run + 1} of ${length}, the thick line of the disc` : "the only run",
+    end = isWeight(state) ? "" : slot === null || slot === undefined ? ", undecided so far" : `, at ${letterOf(slot)}`,
+    tokens = charts.attended.map(([t], i) => nameOf(i, t)).join(" ");
+  return `The charts show ${which}${end}. Its tokens: ${tokens}.`;
 }
 
 function basinWords({ counts, simulation, state }) {
