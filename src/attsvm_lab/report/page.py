@@ -39,7 +39,7 @@ MEANINGS: dict[Status, str] = {
     SHORT: "not comparable yet: the comparison still lacks runs or epochs",
     UNEXPLAINED: "differs, not explained",
 }
-HEADS = ("Quantity", "Reference", "Ours", "")
+HEADS = ("Quantity", "Reference", "Ours", "Status")
 CLASSES: dict[Provenance, str] = {
     "printed": "printed",
     "read off a plot": "plot",
@@ -266,7 +266,7 @@ def _claims(rows: tuple[Row, ...]) -> str:
         f"runs, {fresh or 'none'} used a seed that had no part in choosing the settings; the page "
         "<code>docs/claims.md</code> has 20 such seeds."
     )
-    heads = ("Statement", "Holds", "Twin detected", "")
+    heads = ("Statement", "Holds", "Twin fails", "Status")
     return f"{text}</p>{table(heads, lines, 'Statements of the papers', 'sortable tall checks')}"
 
 

@@ -40,7 +40,8 @@ export class DiscView {
       width = Math.round(this.canvas.clientWidth * scale);
     if (!width || this.canvas.width === width) return;
     this.canvas.width = this.canvas.height = width;
-    this.grow = Math.max(1, SMALL / this.canvas.clientWidth);
+    this.width = this.canvas.clientWidth;
+    this.grow = Math.max(1, SMALL / this.width);
     this.root.style.setProperty("--grow", this.grow.toFixed(2));
     this.app.redraw();
   }
@@ -262,7 +263,7 @@ export class DiscView {
           which === "ring"
             ? `Radius of the ring of starts, ${shown(x[0])}`
             : `Start ${k + 1} at ${shown(x[0])}, ${shown(x[1])}`;
-      set(this.handles[k].firstChild, { r: reachOf(SIZE, this.canvas.clientWidth, 15) });
+      set(this.handles[k].firstChild, { r: reachOf(SIZE, this.width, 15) });
       set(this.handles[k].lastChild, { r: (5 * Math.sqrt(this.grow)).toFixed(1) });
       set(this.handles[k], {
         "data-start": which,

@@ -48,8 +48,10 @@ export function fill(group, shapes) {
   while (nodes.length > shapes.length) nodes.pop().remove();
 }
 
+const coarse = matchMedia("(pointer: coarse)");
+
 /** Whether the page is used by finger. */
-export const touched = () => matchMedia("(pointer: coarse)").matches;
+export const touched = () => coarse.matches;
 
 const FINGER = 20; // pixels: half of what a finger hits
 

@@ -27,6 +27,8 @@ export class TokensView {
       move: (event, far) => this.move(event, far),
       end: (event) => this.end(event),
     });
+    // Read when it changes: reading in every frame would force a layout.
+    new ResizeObserver(() => ((this.width = root.clientWidth), app.redraw())).observe(root);
     root.addEventListener("keydown", (event) => this.key(event));
     root.addEventListener("focusin", (event) => this.focused(event));
     root.addEventListener(
@@ -160,7 +162,7 @@ export class TokensView {
 
   drawTokens(state, { problem, selected, solution, chosen }) {
     const { feasible, support, conflict, rows } = solution,
-      reach = reachOf(SIZE, this.root.clientWidth, 18),
+      reach = reachOf(SIZE, this.width, 18),
       marked = new Set(); // the support, or the tokens in conflict
     if (feasible) for (const j of support) marked.add(`${rows[j].input}.${rows[j].token}`);
     else for (const { input, token, anchor } of conflict) marked.add(`${input}.${token}`).add(`${input}.${anchor}`);
@@ -251,7 +253,7 @@ export class TokensView {
           class: "touch",
           cx: to[0].toFixed(1),
           cy: to[1].toFixed(1),
-          r: reachOf(SIZE, this.root.clientWidth, 18),
+          r: reachOf(SIZE, this.width, 18),
         },
       ],
       ...arrow(from, to, "", 2.2),
