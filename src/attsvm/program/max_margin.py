@@ -93,6 +93,7 @@ def max_margin(
         separable,
         price,
     )
+    solution.__dict__["constraints"] = program  # what its cached property would compute again
     doubtful = separable & ((np.asarray(answer.gap) > TOLERANCE) | rounded)
     if doubtful.any():
         certificate = solution.certificate

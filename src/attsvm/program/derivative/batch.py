@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,9 @@ from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.program.conflict import explain
 from attsvm.program.derivative.gram import Cotangents
+from attsvm.program.derivative.optimum import Optimum
 from attsvm.program.derivative.polish import polished
-from attsvm.program.derivative.pull_back import Derivative
+from attsvm.program.derivative.pull_back import Derivative, norm_on
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Contradiction, NotSeparable, Solution
 
@@ -38,7 +38,12 @@ class Batch:
     @cached_property
     def derivative(self) -> Derivative:
         """The derivative of all runs; of a run that is not separable it means nothing."""
-        return Derivative.of(self.solution)
+        return Derivative(Optimum.of(self.solution, self.multipliers), norm_on(self.solution))
+
+    @cached_property
+    def multipliers(self) -> Float:
+        """The solver's multipliers (r, n, T)."""
+        return self.solution.token_multipliers
 
     @property
     def separable(self) -> Bool:
@@ -47,9 +52,10 @@ class Batch:
     @property
     def results(self) -> tuple[Float, Float, Float, Float]:
         """W, N(W), 1/N(W) and the multipliers (r, n, T), NaN where a run is not separable."""
-        solution, matrix = self.solution, self.separable[:, None, None]
-        W, multipliers = (np.where(matrix, x, np.nan) for x in (solution.W, solution.token_multipliers))
-        size = np.asarray(solution.norm.value(W))
+        W, multipliers = self.solution.W.copy(), self.multipliers.copy()  # a user may change them in place
+        if not self.separable.all():
+            W, multipliers = (np.where(self.separable[:, None, None], x, np.nan) for x in (W, multipliers))
+        size = np.asarray(self.solution.norm.value(W))
         with np.errstate(divide="ignore"):
             return W, size, 1 / size, multipliers
 
@@ -132,5 +138,8 @@ def solve_batch(
     axes: tuple[int, ...],
 ) -> Batch:
     """Solve r programs: keys (r, n, T, d), queries (r, n, e), mask, selected (r, n, T), required (r, n)."""
-    options: dict[str, Any] = {"required": required, "slack": price}
-    return Batch(polished(max_margin(Tokens(keys, queries, mask=mask), selected, norm, **options)), axes)
+    tokens = Tokens(keys, queries, mask=mask)
+    solution = max_margin(tokens, selected, norm, required=required, slack=price)
+    if not isinstance(solution, Solution):
+        raise ValueError(f"norm is {norm}, a norm of several heads. Pass a norm of one weight.")
+    return Batch(polished(solution), axes)

@@ -36,7 +36,8 @@ class Workspace(NamedTuple):
 
     delta (k, d): δ/|δ|; example, token, base (k,): δ = x_base − x_token; length (k,): |δ| |z|.
     factor (k, k): lower Cholesky factor of K; order (k,): the rows that it has; step (k,).
-    unit (n, e): z/|z|; size (n,): |z|; along (n, d): W̄ z/|z|, then Σ_j q_j δ_j of unit rows.
+    unit (n, e): z/|z|; size (n,): |z|; like (n, n): their products.
+    along (n, d): W̄ z/|z|, then Σ_j q_j δ_j of unit rows.
     P (d, e); change (n, T): q of all rows; sums (2, d): products with z; totals (2, d): Σ μ_j δ_j, Σ q_j δ_j.
     """
 
@@ -50,6 +51,7 @@ class Workspace(NamedTuple):
     step: Float
     unit: Float
     size: Float
+    like: Float
     along: Float
     P: Float
     change: Float
@@ -64,7 +66,8 @@ def workspace(optimum: Optimum, k: int) -> Workspace:
     factor, unit, along = np.empty((k, k)), np.empty((n, e)), np.empty((n, d))
     rows = np.empty((k, d)), example, token, base, length, factor, order, step
     sums, totals = np.empty((2, 2, d))
-    return Workspace(*rows, unit, np.empty(n), along, np.empty((d, e)), np.empty((n, T)), sums, totals)
+    like, P, change = np.empty((n, n)), np.empty((d, e)), np.empty((n, T))
+    return Workspace(*rows, unit, np.empty(n), like, along, P, change, sums, totals)
 
 
 @compiled
@@ -100,6 +103,11 @@ def _rows(optimum, rows, run, s):  # type: ignore[no-untyped-def]
         s.size[i] = np.sqrt(square)
         for q in range(e):
             s.unit[i, q] = optimum.queries[run, i, q] / s.size[i] if square > 0.0 else 0.0
+        for other in range(i + 1):
+            total = 0.0
+            for q in range(e):
+                total += s.unit[i, q] * s.unit[other, q]
+            s.like[i, other], s.like[other, i] = total, total
         reference = rows.reference[run, i]
         for t in range(T):
             if not rows.active[run, i, t] or t == reference:
@@ -130,12 +138,10 @@ def _factor(s, k):  # type: ignore[no-untyped-def]
             continue
         square = 1.0
         for a in range(count):
-            row, total, like = s.order[a], 0.0, 0.0
+            row, total = s.order[a], 0.0
             for c in range(s.delta.shape[1]):
                 total += s.delta[j, c] * s.delta[row, c]
-            for q in range(s.unit.shape[1]):
-                like += s.unit[s.example[j], q] * s.unit[s.example[row], q]
-            total *= like
+            total *= s.like[s.example[j], s.example[row]]
             for x in range(a):
                 total -= L[count, x] * L[a, x]
             total /= L[a, a]

@@ -31,8 +31,8 @@ class Optimum(NamedTuple):
     pull: Float
 
     @classmethod
-    def of(cls, solution: Solution) -> Optimum:
-        """Those of a solution, of one run or of many."""
+    def of(cls, solution: Solution, multipliers: Float) -> Optimum:
+        """Those of a solution, of one run or of many; multipliers (…, n, T): its `token_multipliers`."""
         tokens = solution.tokens.in_memory()
         runs = tokens.runs or 1
         n, T = tokens.n, tokens.T
@@ -43,8 +43,8 @@ class Optimum(NamedTuple):
         selected = over_runs(solution.selected, n, T)
         anchor = selected.argmax(-1)
         exists = over_runs(tokens.mask, n, T) & (anchor[..., None] != np.arange(T))
-        hard, pull = solution.slack is None, np.reshape(solution.token_multipliers, (runs, n, T))
-        if hard:
+        pull = np.reshape(multipliers, (runs, n, T))
+        if solution.slack is None:
             pull = pull * np.reshape(solution.norm.value(solution.W), (runs, 1, 1))
         price = np.asarray(np.inf) if solution.slack is None else solution.slack
         return cls(

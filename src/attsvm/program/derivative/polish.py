@@ -12,7 +12,7 @@ import numpy as np
 
 from attsvm.norms import capabilities_of
 from attsvm.program.derivative.one_run import has_derivative
-from attsvm.program.derivative.pull_back import Derivative
+from attsvm.program.derivative.pull_back import Derivative, norm_on
 from attsvm.program.solution import Solution
 
 NO_WORSE = 1e-12
@@ -24,10 +24,10 @@ def polished(solution: Solution) -> Solution:
 
     Frobenius solutions are exact already.
     """
-    derivative = Derivative.of(solution)
-    norm = derivative.norm
+    norm = norm_on(solution)
     if capabilities_of(norm).euclidean or not has_derivative(norm):
         return solution
+    derivative = Derivative.of(solution)
     runs, (n, T) = solution.tokens.runs, solution.selected.shape[-2:]
     W, multipliers = np.array(derivative.optimum.W), np.array(solution.token_multipliers).reshape(-1, n, T)
     for run, near in enumerate(derivative.local):

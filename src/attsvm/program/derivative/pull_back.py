@@ -20,6 +20,15 @@ STRICT, INDEPENDENT = 1e-7, 1e-8
 """Strictness and pivot from which a solution is regular: there it has a derivative, and so around it."""
 
 
+def norm_on(solution: Solution) -> Norm:
+    """The norm of a solution; of vectors, the one of its names that may have a derivative."""
+    norm, (d, e) = solution.norm, solution.W.shape[-2:]
+    if min(d, e) > 1:
+        return norm
+    traits = capabilities_of(norm)
+    return (traits.on_column if e == 1 else traits.on_row) or norm
+
+
 @dataclass(frozen=True, eq=False)
 class Derivative:
     """The derivative of r solutions in their keys, queries, required margins and prices.
@@ -34,11 +43,7 @@ class Derivative:
     @classmethod
     def of(cls, solution: Solution) -> Derivative:
         """That of a solution, of one run or of many."""
-        norm, traits = solution.norm, capabilities_of(solution.norm)
-        d, e = solution.W.shape[-2:]
-        if min(d, e) == 1:  # the same norm on vectors may have a derivative
-            norm = (traits.on_column if e == 1 else traits.on_row) or norm
-        return cls(Optimum.of(solution), norm)
+        return cls(Optimum.of(solution, solution.token_multipliers), norm_on(solution))
 
     # ------------------------------------------------------------------ whether there is one
 
@@ -105,7 +110,7 @@ class Derivative:
                 "Use that of the norm or the margin, or solve with norm='frobenius'."
             )
         W_bar = np.zeros(optimum.W.shape) if W is None else W
-        pull_bar = np.zeros(optimum.pull.shape)
+        pull_bar: Float = np.zeros(optimum.pull.shape)
         if multipliers is not None:
             pull_bar = multipliers * self.rows.active
             hard = np.isinf(optimum.price).any(-1)
