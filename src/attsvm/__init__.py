@@ -99,6 +99,10 @@ if TYPE_CHECKING:
     from attsvm.norms.joint import HeadsNorm as HeadsNorm
     from attsvm.norms.layouts import HeadLayout as HeadLayout
     from attsvm.probe import AttentionProbe as AttentionProbe
+    from attsvm.program.adam_margin import (
+        AdamMargin as AdamMargin,
+        adam_margin as adam_margin,
+    )
     from attsvm.program.assumptions import (
         all_tokens_support as all_tokens_support,
         in_cone as in_cone,
