@@ -90,14 +90,22 @@ def bounds(measure: str) -> tuple[float, float] | None:
     return BOUNDS.get(measure.partition("@")[0].partition(":")[0])
 
 
-def estimate(columns: Mapping[str, NDArray[Any]], quantity: str, confidence: float = 0.95) -> Estimate:
-    """The share of a kind or of a truth value, or the mean of a number, over the runs in these columns."""
+def estimate(
+    columns: Mapping[str, NDArray[Any]],
+    quantity: str,
+    confidence: float = 0.95,
+    limits: tuple[float, float] | None = None,
+) -> Estimate:
+    """The share of a kind or of a truth value, or the mean of a number, over the runs in these columns.
+
+    limits: the bounds of a measure that `BOUNDS` does not know.
+    """
     if quantity in KINDS:
         return share(columns["kind"] == quantity, confidence)
     column = columns[quantity]
     if column.dtype == bool:
         return share(column, confidence)
-    return mean(column.astype(float), confidence, bounds(quantity))
+    return mean(column.astype(float), confidence, bounds(quantity) or limits)
 
 
 def _score_interval(middle: float, variance: float, n: int, z: float) -> tuple[float, float]:

@@ -27,6 +27,7 @@ from attsvm import (
     separable,
 )
 from attsvm._support.options import BadOption
+from attsvm._support.validation import is_finite
 from attsvm.norms.names import norm_of
 from attsvm.numbers import Float
 from attsvm_lab.sweeps.intervals import KINDS
@@ -230,6 +231,20 @@ def needs_prediction(name: str) -> bool:
 def is_user_function(name: str) -> bool:
     """Whether a measure is a user's function."""
     return name.partition(":")[0] not in MEASURES
+
+
+def own_bounds(names: Sequence[str], folder: str) -> dict[str, tuple[float, float]]:
+    """The least and the largest value of users' functions that state them by `function.bounds = (0, 1)`."""
+    functions = {name: plugin(name, folder) for name in names if is_user_function(name)}
+    stated = {name: getattr(function, "bounds", None) for name, function in functions.items()}
+    return {name: _two_numbers(name, value) for name, value in stated.items() if value is not None}
+
+
+def _two_numbers(name: str, value: Any) -> tuple[float, float]:
+    pair = tuple(value) if isinstance(value, (list, tuple)) else ()
+    if len(pair) != 2 or not all(map(is_finite, pair)) or not pair[0] < pair[1]:
+        raise BadOption(f"{name}.bounds is {value!r}. Pass the least and the largest value, such as (0, 1).")
+    return float(pair[0]), float(pair[1])
 
 
 def needs_records(name: str) -> bool:

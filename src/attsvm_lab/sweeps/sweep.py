@@ -17,6 +17,7 @@ from attsvm._support.progress import ProgressLine
 from attsvm._support.workers import LostWorkers, preload, using
 from attsvm_lab.sweeps.batch import ONE_BATCH, Batch, batches, compute, device
 from attsvm_lab.sweeps.cell import Cell, study_code
+from attsvm_lab.sweeps.measure import own_bounds
 from attsvm_lab.sweeps.result import Sweep
 from attsvm_lab.sweeps.store import Columns, Piece, Store
 from attsvm_lab.sweeps.study import Study, read_study
@@ -102,6 +103,7 @@ def _assembled(study: Study, seeds: Sequence[range], rows: Sequence[Columns], fo
         "measures": list(study.measures),
         "show": dict(study.show),
         "wanted": precision,
+        "bounds": own_bounds(study.measures, study.cells[0].folder),
         "study": study.text,
     }
     return Sweep(folder, facts, columns)

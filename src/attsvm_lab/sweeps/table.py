@@ -33,7 +33,8 @@ class Table:
     """All runs of a study, and their estimates cell by cell.
 
     runs: one row per run, by column: cell, the parameters, seed, stopped, the measures.
-    facts: title, about, scale, parameters, measures, show, wanted precision; the content of study.json.
+    facts: title, about, scale, parameters, measures, show, wanted precision, bounds of own measures; the
+        content of study.json.
     folder: where the files of the study are.
     """
 
@@ -58,7 +59,11 @@ class Table:
             first = {name: columns[name][0] for name in self.facts["parameters"]}
             present = {name: value for name, value in first.items() if value is not None and value == value}
             cells.append(
-                CellResult(present, int(rows.stop - rows.start), _quantities(columns, measures, answers))
+                CellResult(
+                    present,
+                    int(rows.stop - rows.start),
+                    _quantities(columns, measures, answers, self.facts.get("bounds", {})),
+                )
             )
         return tuple(cells)
 
@@ -108,15 +113,21 @@ def as_column(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _quantities(
-    columns: Columns, measures: Sequence[str], answers: Mapping[str, NDArray[Any]]
+    columns: Columns,
+    measures: Sequence[str],
+    answers: Mapping[str, NDArray[Any]],
+    bounds: Mapping[str, tuple[float, float]],
 ) -> dict[str, Estimate]:
-    """answers: of each measure that returns words, all words in any cell."""
+    """answers: of each measure that returns words, all words in any cell. bounds: those of own measures."""
     estimates: dict[str, Estimate] = {}
     for name in measures:
         if name == "kind":
             estimates |= {kind: estimate(columns, kind) for kind in KINDS}
         elif columns[name].dtype.kind in "biuf":
-            estimates[name] = estimate(columns, name)
+            low_high = bounds.get(name)
+            estimates[name] = estimate(
+                columns, name, limits=None if low_high is None else (low_high[0], low_high[1])
+            )
         else:  # a user's measure: the share of each word, also of those that no run of this cell returned
             for answer in answers[name]:
                 estimates[f"{name} = {answer}"] = estimate({"equal": columns[name] == answer}, "equal")

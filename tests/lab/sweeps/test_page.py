@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 
+from attsvm._support.options import BadOption
+from attsvm._support.workers import SerialExecutor
 from attsvm_lab.sweeps import labels
 from attsvm_lab.sweeps.drawing import CellEstimate, Layout, draw_curves, draw_map
+from attsvm_lab.sweeps.measure import own_bounds
 from attsvm_lab.sweeps.page import page
+from attsvm_lab.sweeps.result import Sweep
 from attsvm_lab.sweeps.study import read_study
+from attsvm_lab.sweeps.sweep import sweep
 from attsvm_lab.sweeps.table import Table
 
 
@@ -63,3 +68,43 @@ def test_a_study_without_a_title_says_what_it_measures_and_over_what(tmp_path):
 @pytest.mark.parametrize("name", ["mine:count", "mine:kind = even", "lr_min"])
 def test_names_of_ones_own_are_not_changed(name):
     assert labels.title(name) == labels.axis(name) == labels.parameter(name) == name
+
+
+OWN = """
+def ratio(path):
+    ratio.calls += 1
+    return 0.9 if ratio.calls % 8 == 0 else 1.0
+
+ratio.calls = 0
+"""
+STUDY = """
+measure = "{module}:ratio"
+seeds = 8
+[data]
+model = "prompt_sphere"
+n = 1
+T = 2
+d = 2
+[train]
+steps = 4
+"""
+
+
+@pytest.mark.parametrize(("stated", "most"), [("", 1.0 + 1e-3), ("ratio.bounds = (0, 1)", 1.0)])
+def test_the_interval_of_a_measure_of_ones_own_keeps_within_the_bounds_it_states(tmp_path, stated, most):
+    name = f"own_ratio_{len(stated)}"
+    (tmp_path / f"{name}.py").write_text(OWN + stated)
+    (tmp_path / "own.toml").write_text(STUDY.format(module=name))
+    done = sweep(tmp_path / "own.toml", SerialExecutor(), out=tmp_path / "out")
+    (cell,) = Sweep.load(tmp_path / "out").cells
+    (found,) = cell.quantities.values()
+    assert done.cells == Sweep.load(tmp_path / "out").cells
+    assert found.value == pytest.approx(0.9875)
+    assert found.high == 1.0 if stated else found.high > most
+
+
+@pytest.mark.parametrize("bounds", ["1", "(1, 0)", "(0, 'a')", "(0, 1, 2)"])
+def test_bounds_that_are_none_are_refused(tmp_path, bounds):
+    (tmp_path / "own_bounds_of_none.py").write_text(f"def ratio(path): return 1\nratio.bounds = {bounds}\n")
+    with pytest.raises(BadOption, match=r"ratio\.bounds is .* Pass the least and the largest value"):
+        own_bounds(["own_bounds_of_none:ratio"], str(tmp_path))
