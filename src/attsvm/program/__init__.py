@@ -8,7 +8,8 @@ matrix instead of tokens.
 
 constraints.py makes a program of tokens and a selection, and units.py scales it. rows.py has some of its
 rows at length one: every engine solves these. working_set.py is the one loop over pools of rows, bounds.py
-the gap, answer.py the runs axis, interior_engine.py the engine of interior points on growing pools.
+the gap, answer.py the runs axis, interior_engine.py the engine of interior points on growing pools, polish.py
+the last digits of W.
 
 derivative/ has the derivatives of solutions.
 

@@ -65,7 +65,12 @@ def solve(program: Constraints, norm: Norm) -> Answer:
         return over_runs(_soft_runs if few else partial(one_by_one, _soft), program, quick=few)
 
     def hard(program: Constraints) -> Answer:
-        return refined(program, norm, by_engines(program, norm))
+        answer = by_engines(program, norm)
+        if not euclidean:
+            from attsvm.program.polish import polished
+
+            answer = polished(program, norm, answer)
+        return refined(program, norm, answer)
 
     if euclidean:  # small problems take microseconds together, and repeated examples cost little
         return over_runs(hard, program, quick=True)
