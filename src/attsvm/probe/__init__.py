@@ -4,7 +4,8 @@ data/         token sequences in every form, and the array library that computes
 fitting/      from tokens and targets to fitted weights
 attention_probe, suite    the estimators, whose methods call what follows
 explanation, curves, stability, separation    contributions of tokens, ROC, bootstrap, max-margin program
-saved         probes in files
+saved, plugin probes in files, and as one Python file
+request_scores            scores of the requests of a server, as they arrive
 """
 
 from attsvm._support.optional_dependencies import missing
@@ -17,6 +18,16 @@ except ImportError as error:
 from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.data.sequences import PerToken, as_sequences
 from attsvm.probe.data.store import TokenStore
+from attsvm.probe.request_scores import RequestScore, follow
 from attsvm.probe.suite import AucTable, ProbeSuite
 
-__all__ = ["AttentionProbe", "AucTable", "PerToken", "ProbeSuite", "TokenStore", "as_sequences"]
+__all__ = [
+    "AttentionProbe",
+    "AucTable",
+    "PerToken",
+    "ProbeSuite",
+    "RequestScore",
+    "TokenStore",
+    "as_sequences",
+    "follow",
+]

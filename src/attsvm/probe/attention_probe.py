@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
 
 from attsvm._support.validation import is_finite, is_integer
 from attsvm.numbers import Bool, Float, Values
-from attsvm.probe import curves, explanation, saved
+from attsvm.probe import curves, explanation, plugin, saved
 from attsvm.probe.curves import Curves, Threshold
 from attsvm.probe.data.sequences import Sequences, from_table, read_sequences, unwrapped
 from attsvm.probe.data.store import TokenStore
@@ -308,6 +308,19 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
         maps = [feature_module(**vars(features)) for features in saved.feature_maps(self)]
         return Probe(*self._weights, self.mean_, maps)
+
+    def export(self, file: str | os.PathLike[str], *, layer: int = 0, skip: int = 1) -> Path:
+        """Write the probe as one Python file that needs torch alone, for a server of hidden states.
+
+            probe.export("refusal.py", layer=1)
+            python refusal.py states.safetensors          # {"request": "states", "tokens": 40, "score": 0.31}
+
+        Its `score` takes the states (T, layers, d) of a request, as vLLM's `extract_hidden_states` writes
+        them, or (T, d) of the layer; `Running` scores a request that is still generated. In float64.
+        layer: position on the axis of layers. skip: first tokens to leave out, as in the fit.
+        """
+        check_is_fitted(self)
+        return plugin.write(self, file, layer, skip)
 
     # ------------------------------------------------------------------ explanations and curves
 

@@ -17,6 +17,7 @@ from attsvm.numbers import Array, Bool, Index, Values
 from attsvm.numbers.archives import Archive, BadFile
 from attsvm.numbers.files import archive_of, check_header, check_size, damage, memory, naming, take
 from attsvm.numbers.stored.matrix import Matrix, Shards, as_matrix
+from attsvm.probe.data import requests
 
 
 class TokenStore:
@@ -43,14 +44,17 @@ class TokenStore:
         return cls(rows, *starts_and_lengths(offsets, rows.shape[0]))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> TokenStore:
+    def open(cls, path: str | os.PathLike[str], *, layer: int | None = None, skip: int = 0) -> TokenStore:
         """Activations on disk, mapped and not read; an .npz file is read once, to compare its check sum.
 
         A folder of .safetensors shards (`tokens` (N, d) and `offsets` (n + 1,) each) in the order of their
         names, or of tokens.npy and offsets.npy; or one such file; a Zarr group of `tokens` and `offsets`; or
         one array (n, T, d), as in a .npy file or the `keys` of a file of `Tokens` without a mask.
+        A folder of vLLM's files, `hidden_states` (T, layers, d) of one request each, in the order of their
+        names: layer is the position on the axis of layers, skip the number of first tokens to leave out.
+        `attsvm.probe.follow` scores such files as they arrive.
         """
-        store = _opened(Path(path))
+        store = _opened(Path(path), layer, skip)
         return cls(store.rows, store.starts, store.lengths)
 
     # ------------------------------------------------------------------ as scikit-learn sees it
@@ -187,8 +191,15 @@ def starts_and_lengths(offsets: ArrayLike, N: int) -> tuple[NDArray[np.intp], ND
 # ---------------------------------------------------------------------- files
 
 
-def _opened(path: Path) -> TokenStore:
+def _opened(path: Path, layer: int | None, skip: int) -> TokenStore:
     """Activations on disk; see `TokenStore.open`."""
+    if not (is_integer(skip) and skip >= 0):
+        raise ValueError(f"skip is {skip!r}. Pass how many first tokens to leave out, 0 or more.")
+    if _is_of_requests(path):
+        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+        return _of_requests(path, files, layer, skip)
+    if layer is not None or skip:
+        raise BadFile(f"{path}: layer and skip are for requests, files of hidden_states (T, layers, d).")
     if not path.is_dir():
         try:
             return _file(path)
@@ -208,6 +219,23 @@ def _opened(path: Path) -> TokenStore:
     with naming(path):
         rows = Shards([shard.rows.array for shard in shards])
     return TokenStore(rows, np.cumsum(lengths) - lengths, lengths)
+
+
+def _is_of_requests(path: Path) -> bool:
+    """Whether a file, or the first one of a folder, holds the hidden states of one request."""
+    first = next(iter(sorted(path.glob("*.safetensors"))), None) if path.is_dir() else path
+    if first is None or first.suffix != ".safetensors" or not first.is_file():
+        return False
+    with archive_of(first) as (_, archive):
+        return requests.holds_a_request(archive)
+
+
+def _of_requests(path: Path, files: Sequence[Path], layer: int | None, skip: int) -> TokenStore:
+    """The states of one layer of many requests, in the order of their files."""
+    states = [requests.states_of(file, layer, skip) for file in files]
+    lengths = np.array([len(x) for x in states], np.intp)
+    with naming(path):
+        return TokenStore(Shards(states), np.cumsum(lengths) - lengths, lengths)
 
 
 def _zarr(path: Path) -> TokenStore:

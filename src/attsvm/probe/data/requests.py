@@ -1,0 +1,60 @@
+"""Hidden states of requests as vLLM's `extract_hidden_states` writes them: one .safetensors file for each.
+
+    hidden_states (T, layers, d)        token_ids (T,)
+
+A file REQUEST.safetensors is being written while somebody holds REQUEST.safetensors.lock.
+Reference: vLLM, features/speculative_decoding/extract_hidden_states, 2026.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attsvm.numbers import Values
+from attsvm.numbers.archives import Archive, BadFile, mapped
+from attsvm.numbers.files import archive_of, check_header
+
+STATES = "hidden_states"
+
+
+def holds_a_request(archive: Archive) -> bool:
+    """Whether a file has the states of one request, rather than tokens of many sequences."""
+    return STATES in archive.headers and "tokens" not in archive.headers
+
+
+def states_of(path: Path, layer: int | None, skip: int) -> Values:
+    """The states (T − skip, d) of one layer, mapped and not read.
+
+    layer: position on the file's axis of layers; None where there is only one. skip: first tokens left out.
+    """
+    with archive_of(path) as (file, archive):
+        if STATES not in archive.headers:
+            raise BadFile(f"it holds {', '.join(sorted(archive.headers))}, not {STATES} (T, layers, d).")
+        header = archive.headers[STATES]
+        check_header(STATES, header)
+        if len(header.shape) != 3 or header.place is None or 0 in header.shape[1:]:
+            raise BadFile(f"{STATES} has shape {header.shape}. Expected (T, layers, d).")
+        T, layers, _ = header.shape
+        if layer is None and layers > 1:
+            raise BadFile(f"{STATES} has {layers} layers. Pass layer=, a position from 0 to {layers - 1}.")
+        if not 0 <= (layer or 0) < layers:
+            raise BadFile(f"there is no layer {layer} among {layers}. Positions go from 0 to {layers - 1}.")
+        if skip >= T:
+            raise BadFile(f"a request of {T} tokens, of which the first {skip} are left out, has none.")
+        return mapped(file, header)[skip:, layer or 0]
+
+
+def is_locked(path: Path) -> bool:
+    """Whether the server still writes this file: it holds the lock beside it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where vLLM does not run
+        return False
+    try:
+        with Path(f"{path}.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

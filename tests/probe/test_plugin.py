@@ -1,0 +1,103 @@
+"""A probe as one Python file: it needs torch alone, and scores requests as the probe does."""
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.numpy import save_file  # noqa: E402
+
+from attsvm.probe import AttentionProbe  # noqa: E402
+
+WIDTH = 6
+ALLOWED = {"base64", "json", "sys", "functools", "pathlib", "typing", "torch", "fcntl"}
+
+
+def data(classes=2):
+    rng = np.random.default_rng(0)
+    sequences = [rng.standard_normal((rng.integers(3, 9), WIDTH)) for _ in range(90)]
+    return sequences, [int(np.digitize(x[:, 0].max(), [0.6, 1.4][: classes - 1])) for x in sequences]
+
+
+def fitted(classes=2, **options):
+    return AttentionProbe(head_ridge=0.1, prompt_ridge=0.1, **options).fit(*data(classes))
+
+
+def plugin_of(probe, tmp_path, **options):
+    file = probe.export(tmp_path / "refusal.py", **options)
+    spec = importlib.util.spec_from_file_location("refusal", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PROBES = {
+    "tokens": lambda: fitted(),
+    "heads": lambda: fitted(n_heads=2),
+    "classes": lambda: fitted(3),
+    "rbf": lambda: fitted(features="rbf"),
+    "relu": lambda: fitted(features="relu"),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_the_file_scores_requests_as_the_probe_does(name, tmp_path):
+    probe = PROBES[name]()
+    plugin = plugin_of(probe, tmp_path, layer=1)
+    states = np.random.default_rng(1).standard_normal((7, 3, WIDTH))
+    expected = np.atleast_1d(probe.decision_function([states[1:, 1]])[0])
+    assert np.atleast_1d(plugin.score(torch.tensor(states))) == pytest.approx(expected, abs=1e-9)
+    assert np.atleast_1d(plugin.score(torch.tensor(states[:, 0]))) != pytest.approx(expected, abs=1e-3)
+    running, scores = plugin.Running(), []
+    for part in (states[:1], states[1:2], states[2:6], states[6:]):
+        scores.append(running.read(torch.tensor(part)))
+    assert scores[0] is None
+    assert np.atleast_1d(scores[1]) == pytest.approx(
+        np.atleast_1d(probe.decision_function([states[1:2, 1]])[0]), abs=1e-9
+    )
+    assert np.atleast_1d(scores[-1]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_file_needs_torch_alone_and_reads_what_a_server_wrote(tmp_path):
+    probe = fitted()
+    file = probe.export(tmp_path / "refusal.py", layer=2, skip=0)
+    tree = ast.walk(ast.parse(file.read_text(encoding="utf8")))
+    names = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
+    tree = ast.walk(ast.parse(file.read_text(encoding="utf8")))
+    names |= {node.module for node in tree if isinstance(node, ast.ImportFrom)}
+    assert names <= ALLOWED
+    states = np.random.default_rng(2).standard_normal((5, 3, WIDTH)).astype(ml_dtypes.bfloat16)
+    save_file({"hidden_states": states, "token_ids": np.arange(5)}, tmp_path / "a.safetensors")
+    run = subprocess.run(
+        [sys.executable, "-I", file, tmp_path / "a.safetensors"], capture_output=True, text=True, check=True
+    )
+    line = json.loads(run.stdout)
+    assert line["request"] == "a" and line["tokens"] == 5
+    assert line["score"] == pytest.approx(
+        probe.decision_function([states[:, 2].astype(np.float64)])[0], abs=1e-9
+    )
+
+
+def test_what_the_file_cannot_score_is_refused_in_words(tmp_path):
+    probe = fitted()
+    plugin = plugin_of(probe, tmp_path, layer=4)
+    with pytest.raises(ValueError, match="3 layers, and the probe reads layer 4"):
+        plugin.score(torch.zeros(5, 3, WIDTH))
+    with pytest.raises(ValueError, match=r"shape \(5, 7\). Pass \(T, 6\)"):
+        plugin.score(torch.zeros(5, 7))
+    assert plugin.score(torch.zeros(1, WIDTH)) is None
+    (tmp_path / "cut.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    with pytest.raises(KeyError):
+        plugin.read_states(tmp_path / "cut.safetensors")
+    for options, reason in (({"layer": -1}, "layer is -1"), ({"skip": 0.5}, "skip is 0.5")):
+        with pytest.raises(ValueError, match=reason):
+            probe.export(tmp_path / "a.py", **options)
+    with pytest.raises(ValueError, match=r"ends in \.py"):
+        probe.export(tmp_path / "probe.pt")
