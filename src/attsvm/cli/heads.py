@@ -54,6 +54,7 @@ def heads(
     """
     with one_line_errors(), cluster_executor(cluster) as executor:
         from attsvm.heads.audit import AuditSettings
+        from attsvm.heads.margins import LIMIT
         from attsvm.heads.model import load
         from attsvm.heads.page import as_json as audit_as_json, write
 
@@ -75,6 +76,8 @@ def heads(
         confident = sum(head.confident > 0 for head in result.heads)
         solved = f", {result.certified} with certified margins" if margins else ""
         say(f"{len(result.heads)} heads, {confident} with confident selections{solved}.")
+        if any(head.frobenius is not None for head in result.heads):
+            say(LIMIT)
         say("Open " + ", ".join(map(str, files)))
     if not all(head.certified for head in result.heads):
         warn("some margins are not certified: their gap exceeds 1e-8.")

@@ -12,6 +12,7 @@ from attsvm._support import strict_json
 from attsvm._support.pages import page
 from attsvm.heads.audit import Audit, AuditSettings, HeadReport
 from attsvm.heads.detectors import KINDS
+from attsvm.heads.margins import LIMIT
 from attsvm.numbers.atomic_write import write_text
 
 MARGINS = ("own", "best", "ratio", "cosine", "rank")
@@ -66,6 +67,7 @@ def as_json(audit: Audit) -> str:
 def _record(audit: Audit) -> dict[str, Any]:
     heads = [row(h, audit.settings) | {"examples": [asdict(e) for e in h.examples]} for h in audit.heads]
     about: dict[str, Any] = {"model": audit.model, "texts": audit.texts, "tokens": audit.tokens}
+    about["limit"] = LIMIT if audit.settings.margins else None
     about |= {"cut": [asdict(cut) for cut in audit.cut], "settings": asdict(audit.settings)}
     return about | {"kinds": list(KINDS), "scores": [*audit.heads[0].scores], "heads": heads}
 
