@@ -19,8 +19,8 @@ from attsvm.program.solution import NotSeparable
 
 LIMIT = (
     "The best margin is the limit of training that moves queries and keys alone. Where values and outputs "
-    "are trained along, as in most models, attention tends to the offset program, whose label margins are not in "
-    "the weights of a head: a small share does not mean that a head was trained too little."
+    "are trained along, as in most models, attention tends to the offset program, whose label margins are "
+    "not in the weights of a head: a small share does not mean that a head was trained too little."
 )
 """What the share of the best margin means for a model whose values and outputs were trained."""
 
