@@ -10,7 +10,7 @@ are held out. A few minutes each, one core:
 factors, diagonals: 100 draws from seed 3000 on with the settings of claims/law_of_halves.py. Each cell is the
 least and the median share of the certified best margin, in percent.
 exponents: of which Schatten norm does a run have the largest share, on a fine grid? Starts of their own and
-shrinking steps, from seed 6000 on. Half an hour; --workers 15 divides it among processes.
+shrinking steps, from seed 6000 on. An hour; --workers 15 divides it among processes.
 pairs: a norm for K and another for Q, from seed 6100 on.
 stops: the predicted and the observed power of 64 runs of gradient descent from near rank one, seed 7000.
 picture: gradient descent at one stop beside Schatten-4 steps and Muon. Half a minute.
@@ -55,7 +55,12 @@ GRID = (
 """Exponents r of the programs, beside ∞."""
 SHRINKING = (0.2, 0.55)
 """c and a of the steps c (k + 1)^−a: their sum is infinite and that of squares finite, as Theorem 8 asks."""
-SIZES = {(4, 4, 8): (32, 30_000), (8, 6, 16): (12, 10_000), (8, 6, 32): (6, 10_000)}
+SIZES = {
+    (4, 4, 8): (32, 30_000),
+    (8, 6, 16): (12, 10_000),
+    (8, 6, 32): (6, 10_000),
+    (8, 6, 64): (4, 10_000),
+}
 """(n, T, d) → draws and steps."""
 
 PAIRS: tuple[tuple[float, float], ...] = (
