@@ -85,7 +85,8 @@ def test_a_long_prompt_points_along_the_max_margin_of_its_own_selection():
 def test_the_selection_carries_a_certificate_and_its_support():
     rng = np.random.default_rng(3)
     X, y = rng.standard_normal((6, 4, 20)), np.array([0, 1, 2, 0, 1, 2])
-    probe = AttentionProbe(prompt_ridge=1e-4, certify=True).fit(X, y, sample_weight=[0, 1, 1, 1, 1, 1])
+    probe = AttentionProbe(head_ridge=0.1, prompt_ridge=1e-4, certify=True)
+    probe.fit(X, y, sample_weight=[0, 1, 1, 1, 1, 1])
     assert probe.certificate_.worst < 1e-8
     assert probe.margin_ > 0
     example, token = probe.support_tokens_.T
@@ -95,7 +96,7 @@ def test_the_selection_carries_a_certificate_and_its_support():
 
 def test_a_selection_that_no_prompt_separates_gives_a_reason_instead():
     X = np.array([[[0.0, 0], [1, 1]], [[0.0, 0], [0, 0]]])
-    probe = AttentionProbe(certify=True).fit(X, [0, 1])
+    probe = AttentionProbe(head_ridge=0.1, prompt_ridge=1, certify=True).fit(X, [0, 1])
     assert probe.certificate_ is None
     assert probe.margin_ is None
     assert "not separable" in probe.separation_.reason
@@ -195,6 +196,103 @@ def test_tensors_are_arrays(form):
     given, expected = TENSORS[form](torch, X), clone(probe).fit(X, y).predict_proba(X)
     np.testing.assert_allclose(clone(probe).fit(given, y).predict_proba(given), expected, atol=SAME)
     assert np.abs(clone(probe).fit(X[:, :3], y).predict_proba(given) - expected).max() > 1e-2
+
+
+def polars():
+    return pytest.importorskip("polars", reason="needs polars")
+
+
+POLARS = {
+    "lists": lambda s: polars().Series([x.tolist() for x in s]),
+    "arrays of numbers": lambda s: polars().Series(
+        [x.tolist() for x in s], dtype=polars().List(polars().Array(polars().Float64, s[0].shape[1]))
+    ),
+    "a table of one column": lambda s: polars().DataFrame({"states": [x.tolist() for x in s]}),
+    "a list of tables": lambda s: [polars().DataFrame(x) for x in s],
+}
+
+
+@pytest.mark.parametrize("form", POLARS)
+def test_a_column_of_polars_is_a_list_of_sequences(planted, form):
+    sequences, labels, _ = planted
+    column, probe = POLARS[form](sequences), AttentionProbe(**RIDGES)
+    expected = clone(probe).fit(sequences, labels).predict_proba(sequences)
+    found = clone(probe).fit(column, polars().Series(labels)).predict_proba(column)
+    np.testing.assert_allclose(found, expected, atol=SAME)
+    turned = POLARS[form](sequences[::-1])
+    assert np.abs(clone(probe).fit(turned, labels).predict_proba(column) - expected).max() > 1e-2
+
+
+def test_tables_of_polars_are_tables_and_two_columns_of_sequences_are_refused():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 3)), np.arange(40) % 2
+    table = polars().DataFrame(X, schema=["a", "b", "c"])
+    probe = AttentionProbe(**RIDGES)
+    expected = clone(probe).fit(X, y).decision_function(X)
+    np.testing.assert_allclose(clone(probe).fit(table, y).decision_function(table), expected, atol=SAME)
+    with pytest.raises(ValueError, match="sequence 0 has tokens of different widths"):
+        clone(probe).fit(polars().Series([[[1.0, 2.0], [3.0]]] * 40), y)
+    mixed = table.with_columns(d=polars().Series([[[1.0, 2.0]]] * 40))
+    with pytest.raises(ValueError, match="column 'd' of X holds arrays"):
+        clone(probe).fit(mixed, y)
+    found = GridSearchCV(probe, {"prompt_ridge": [0.1]}, cv=2).fit(table, y)
+    assert found.best_estimator_.n_features_in_ == 3
+
+
+def test_one_sequence_in_the_place_of_several_is_refused_and_the_remedies_work(planted, tmp_path):
+    sequences, labels, _ = planted
+    probe, x = AttentionProbe(**RIDGES).fit(sequences, labels), sequences[0]
+    loaded = AttentionProbe.load(probe.save(tmp_path / "probe.safetensors"))
+    said = rf"X has shape \({len(x)}, 8\).*Pass \[X\] for one sequence"
+    for told in (probe, loaded, pickle.loads(pickle.dumps(probe))):
+        for answer in (told.predict, told.decision_function, told.attention, told.transform, told.explain):
+            with pytest.raises(ValueError, match=said):
+                answer(x)
+        assert told.decision_function([x]).shape == (1,)
+        assert told.decision_function(x[:, None]).shape == (len(x),)
+
+
+@pytest.mark.parametrize("form", [lambda table: table, lambda table: table[:, None], list])
+def test_a_probe_fitted_on_single_tokens_takes_tables(form):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 3)), np.arange(40) % 2
+    probe = AttentionProbe(**RIDGES).fit(form(X), y)
+    assert np.array_equal(probe.decision_function(X), probe.decision_function(X[:, None]))
+
+
+UNSEARCHED = "head_ridge=0.1 and prompt_ridge=1 were taken unsearched: 2 sequences"
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "said"),
+    [
+        (2, {}, UNSEARCHED),
+        (2, {"prompt_ridge": 0.1}, "prompt_ridge=0.1 were taken unsearched"),
+        (2, {"features": "rbf"}, UNSEARCHED),
+        (2, RIDGES, None),
+        (8, {}, None),
+    ],
+    ids=str,
+)
+def test_a_search_without_folds_is_said(count, settings, said):
+    X = np.random.default_rng(0).standard_normal((count, 3, 2))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        AttentionProbe(**settings).fit(X, np.arange(count) % 2)
+    texts = [str(warning.message) for warning in told if issubclass(warning.category, UserWarning)]
+    assert not texts if said is None else len(texts) == 1 and said in texts[0]
+
+
+def test_what_scikit_learn_says_of_sequences_is_what_the_docs_say(planted):
+    sequences, labels, _ = planted
+    tokens = Tokens.from_sequences(sequences)
+    grid = GridSearchCV(AttentionProbe(), {"prompt_ridge": [0.1]}, cv=2)
+    with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[2, 120\]"):
+        grid.fit((tokens.keys, tokens.mask), labels)
+    with pytest.raises(ValueError, match="setting an array element with a sequence"):
+        StandardScaler().fit(sequences)
+    with pytest.raises(ValueError, match="Found array with dim 3"):
+        StandardScaler().fit(np.asarray(tokens.keys))
 
 
 def test_tensors_and_columns_can_be_searched_over(planted):

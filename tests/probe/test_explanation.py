@@ -68,6 +68,35 @@ def test_the_loudest_words_are_those_that_decide(probe, X):
     assert loudest["yes"][0][0] == "high" and loudest["no"][0][0] == "low"
 
 
+SPOKEN = {"[CLS]": 9.0, "</s>": 8.0, "rare": 5.0, "loud": 3.0, "often": 1.0}
+"""Contributions of words: special tokens the largest, then a word that occurs once."""
+
+
+def spoken(*words):
+    """An explanation of one sequence of these words, which all speak for "yes"."""
+    from attsvm.probe.explanation import Explanation
+
+    votes = np.array([[SPOKEN[word]] for word in words])
+    attention = np.full(len(words), 1 / len(words))
+    return Explanation((words,), (attention,), (votes,), votes.sum(0)[None], np.array(["no", "yes"]))
+
+
+def test_the_loudest_words_are_no_special_tokens_and_stand_by_their_mean():
+    read = spoken("[CLS]", "rare", *["loud"] * 2, *["often"] * 40, "[CLS]", "</s>", "</s>")
+    assert read.words()["yes"] == [("loud", 3.0, 2), ("often", 1.0, 40)]  # by mean times √count: often
+    assert [word for word, *_ in read.words(least=1)["yes"]] == ["rare", "loud", "often"]
+    assert spoken("rare", "loud").words()["yes"] == [("rare", 5.0, 1), ("loud", 3.0, 1)]
+    assert read.words(most=1)["no"] == []
+
+
+@pytest.mark.parametrize("piece", ["[SEP]", "[unused1]", "<s>", "<|im_end|>", "<｜begin of sentence｜>"])
+def test_special_tokens_are_told_by_their_brackets_and_words_in_brackets_are_not(piece):
+    from attsvm.probe.explanation import SPECIAL
+
+    assert SPECIAL.fullmatch(piece)
+    assert not any(map(SPECIAL.fullmatch, ["[sic]", "<", ">", "< a >", "I", "[]", "a<b>"]))
+
+
 def test_texts_are_pieces_or_words_or_what_has_pieces(probe, X):
     pieces = words(X)
     joined = [" ".join(each) for each in pieces]

@@ -23,6 +23,16 @@ def test_a_suite_fits_every_concept_as_a_probe_would():
     assert np.abs(suite.probes_["a"]["needle"].coef_ - suite.probes_["a"]["mean"].coef_).max() > 1e-2
 
 
+def test_a_suite_refuses_one_sequence_in_the_place_of_several():
+    X, y = needle(40, 0)
+    suite = ProbeSuite(head_ridge=0.02, prompt_ridge=0.02).fit(X, y[:, None])
+    for answer in (suite.decision_function, suite.probes_[0][0].decision_function):
+        with pytest.raises(ValueError, match=r"Pass \[X\] for one sequence"):
+            answer(X[0])
+    of_tokens = ProbeSuite(head_ridge=0.02, prompt_ridge=0.02).fit(X[:, 0], y[:, None])
+    assert of_tokens.decision_function(X[0])[0].shape == (X.shape[1], 1)
+
+
 def test_soft_targets_between_two_labels_end_between_them():
     X, y = everywhere(80, 4)
     soft = np.column_stack([y, 0.5 + 0.2 * (2 * y - 1), 1 - y])

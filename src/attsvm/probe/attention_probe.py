@@ -41,7 +41,7 @@ from attsvm.probe.fitting.attention import (
 )
 from attsvm.probe.fitting.features import FeatureMap, mapped
 from attsvm.probe.fitting.fits import AUTO, FitOptions, ProbeFit, Seed
-from attsvm.probe.fitting.folds import ClassWeight, Folding, folds, importance_of
+from attsvm.probe.fitting.folds import ClassWeight, Folding, folds, importance_of, warn_without_folds
 from attsvm.probe.fitting.kinds import KINDS, KindSearch
 from attsvm.probe.fitting.objective import Objective, Standard
 from attsvm.probe.fitting.relu import MEMBERS
@@ -58,10 +58,11 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         min over p, v, b of  mean log loss + prompt_ridge ‖p‖²/2 + head_ridge ‖v‖²/2
 
     X: array (n, T, d), list of arrays (T_i, d), pair (array, mask (n, T)), `TokenStore`, `Tokens`, or a table
-        (n, d), whose rows are sequences of one token. Arrays may be torch tensors (nested ones, too) or
-        JAX's, and are left on their GPU; a list may be an object array, a pandas or a Hugging Face column.
-        float16, bfloat16 and float32 are read as they are. scikit-learn's splitters cannot index pairs: give
-        them `as_sequences(pair)`.
+        (n, d), whose rows are sequences of one token: a probe fitted on longer sequences refuses it, and
+        takes one sequence x (T, d) as [x]. Arrays may be torch tensors (nested ones, too) or JAX's, and are
+        left on their GPU; a list may be an object array, a column of pandas, Polars or Hugging Face. float16,
+        bfloat16 and float32 are read as they are. scikit-learn's splitters cannot index pairs: give them
+        `as_sequences(pair)`.
     More than two classes: one attention, a softmax head with one v per class.
 
     head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto":
@@ -87,6 +88,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     their map with `transform`; prompt_ (d, n_heads), coef_ (d, n_heads, k) and intercept_ (k,) for tokens (or
     features) that are not standardised; mean_, scale_ (d,); head_ridge_, prompt_ridge_ and path_, every
     candidate's held-out loss; objective_, n_iter_; separation_ with margin_, support_tokens_, certificate_.
+    With one head coef_[:, 0].T is (k, d), the shape that coef_ of scikit-learn's linear models has.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
 
@@ -101,6 +103,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     scale_: Float
     head_ridge_: float
     prompt_ridge_: float
+    _fitted_on_sequences: bool = False  # files and pickles of earlier versions do not say
 
     def __init__(
         self,
@@ -175,6 +178,10 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         )  # fmt: skip
         self.kinds_, fitted, standard, self.features_ = search.fit(kinds)
         self._set_fitted(fitted, standard)
+        self._fitted_on_sequences = bool(store.lengths.max() > 1)
+        searched = AUTO in (self.head_ridge, self.prompt_ridge) and kinds != ["relu"]
+        if not len(splits) and (searched or self.features == AUTO):
+            warn_without_folds(len(store), self.head_ridge_, self.prompt_ridge_)
         if fitted.steps >= self.max_iter and fitted.slope > 0:
             slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
             message = f"no convergence in max_iter={self.max_iter} steps: {slope}"
@@ -413,7 +420,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         check_is_fitted(self)
         store = read_sequences(X)
         if not isinstance(store, TokenStore):
-            return from_table(validate_data(self, store, dtype=np.float64, reset=False))
+            table = validate_data(self, store, dtype=np.float64, reset=False)
+            return from_table(table, self._fitted_on_sequences)
         if store.width != self.n_features_in_:
             raise ValueError(
                 f"X has {store.width} features, but AttentionProbe is expecting "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,11 @@ from attsvm.numbers.atomic_write import write_text
 from attsvm.probe.data.store import TokenStore, raise_not_finite
 from attsvm.probe.fitting.attention import Weights, probabilities
 
-SHOWN, WORDS = 300, 14
-"""Sequences on a page, and words of each class with the largest votes."""
+SHOWN, WORDS, LEAST = 300, 14, 2
+"""Sequences on a page, words of each class with the largest votes, and how often a word occurs at least."""
+
+SPECIAL = re.compile(r"\[(?:[A-Z]+|unused)\d*\]|<[^<>\s]+>|<｜[^<>]+｜>")
+"""Special tokens of tokenizers: [CLS], <s>, <|endoftext|>, <｜begin▁of▁sentence｜>."""
 
 
 class Pieces(Protocol):
@@ -73,21 +77,25 @@ class Explanation:
         wrong = np.flatnonzero(self.predicted != self.labels)
         return wrong[np.argsort(-self.probabilities[wrong].max(1), kind="stable")][:most]
 
-    def words(self, most: int = WORDS) -> dict[str, list[tuple[str, float, int]]]:
-        """Words with the largest votes for each class: (word, mean vote, count), by mean vote times √count.
+    def words(self, most: int = WORDS, least: int = LEAST) -> dict[str, list[tuple[str, float, int]]]:
+        """Words with the largest mean vote for each class: (word, mean vote, count), without special tokens.
 
+        least: how often a word votes for the class at least; where no word does, each is listed.
         Of two classes the first has the negative votes; of several each has those where it is predicted.
         """
         votes: dict[str, dict[str, list[float]]] = {str(name): {} for name in self.classes}
-        two = self.scores.shape[1] == 1
+        two, predicted = self.scores.shape[1] == 1, self.predicted
         for i, pieces in enumerate(self.pieces):
             for piece, vote in zip(pieces, self.votes(i).tolist(), strict=True):
-                side = self.classes[int(vote > 0)] if two else self.predicted[i]
+                if SPECIAL.fullmatch(piece.strip()):
+                    continue
+                side = self.classes[int(vote > 0)] if two else predicted[i]
                 votes[str(side)].setdefault(piece.strip().lower(), []).append(abs(vote) if two else vote)
         largest = {}
         for side, of_words in votes.items():
-            order = sorted(of_words.items(), key=lambda item: -sum(item[1]) / len(item[1]) ** 0.5)
-            largest[side] = [(word, float(np.mean(v)), len(v)) for word, v in order[:most]]
+            rows = [(word, float(np.mean(v)), len(v)) for word, v in of_words.items()]
+            frequent = [row for row in rows if row[2] >= least] or rows
+            largest[side] = sorted(frequent, key=lambda row: -row[1])[:most]
         return largest
 
     def html(self) -> str:

@@ -25,7 +25,8 @@ MAPS: dict[str, type[Same | Rbf | Relu]] = {"tokens": Same, "rbf": Rbf, "relu": 
 
 FORMAT = "attsvm probe 1"
 ARRAYS = ("prompt_", "coef_", "intercept_", "mean_", "scale_")
-NUMBERS = ("head_ridge_", "prompt_ridge_", "objective_", "n_iter_", "n_features_in_", "_n_features_out")
+NUMBERS = ("head_ridge_", "prompt_ridge_", "objective_", "n_iter_", "n_features_in_", "_n_features_out",
+           "_fitted_on_sequences")  # fmt: skip
 """Fitted attributes in a file: arrays as tensors, numbers in the header."""
 
 Arrays = dict[str, Values]

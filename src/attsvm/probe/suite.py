@@ -87,6 +87,7 @@ class ProbeSuite(BaseEstimator):
             probe.classes_, probe.n_features_in_ = np.array([0, 1]), store.width
             probe.features_, probe.kinds_ = None, ["linear"]
             probe._set_fitted(fitted, objective.standard)
+            probe._fitted_on_sequences = bool(store.lengths.max() > 1)
         return probes
 
     def decision_function(self, X: Layers) -> dict[Name, Float]:
@@ -94,7 +95,8 @@ class ProbeSuite(BaseEstimator):
         check_is_fitted(self, "probes_")
         scores = {}
         for layer, tokens in _layers(X, self.probes_).items():
-            probes, store = list(self.probes_[layer].values()), _store(tokens)
+            probes = list(self.probes_[layer].values())
+            store = _store(tokens, probes[0]._fitted_on_sequences)
             if store.width != (width := probes[0].n_features_in_):
                 raise ValueError(f"layer {layer!r} has tokens {store.width} wide, its probes read {width}.")
             weights = [probe._weights for probe in probes]
@@ -143,9 +145,11 @@ def _layers(X: Layers, fitted: Mapping[Name, object] | None = None) -> Mapping[N
     return layers
 
 
-def _store(X: Sequences) -> TokenStore:
+def _store(X: Sequences, fitted_on_sequences: bool = False) -> TokenStore:
     store = read_sequences(X)
-    return store if isinstance(store, TokenStore) else from_table(check_array(store, dtype=np.float64))
+    if isinstance(store, TokenStore):
+        return store
+    return from_table(check_array(store, dtype=np.float64), fitted_on_sequences)
 
 
 def _targets(Y: ArrayLike) -> Float:

@@ -69,8 +69,12 @@ def read_sequences(X: Sequences) -> TokenStore | Array:
     return _of_padded(X, None) if getattr(X, "ndim", 0) == 3 else X
 
 
-def from_table(X: Values) -> TokenStore:
-    """The rows of a table (n, d) as sequences of one token."""
+def from_table(X: Values, fitted_on_sequences: bool = False) -> TokenStore:
+    """The rows of a table (n, d) as sequences of one token; refused by probes fitted on longer sequences."""
+    if fitted_on_sequences:
+        T, d = np.shape(X)
+        problem = f"X has shape ({T}, {d}), and the probe was fitted on sequences of several tokens"
+        raise ValueError(f"{problem}. Pass [X] for one sequence, X[:, None] for {T} sequences of one token.")
     return TokenStore(as_matrix(X), np.arange(len(X)), np.ones(len(X), np.intp))
 
 
@@ -93,6 +97,8 @@ def unwrapped(X: Array) -> Array:
         elif X.ndim == 3:
             with suppress(TypeError, ValueError):  # `Tokens` raises the error
                 return X.astype(np.float64)
+    if home == "polars":
+        X = _of_polars(X)
     if home == "datasets":  # a column of Hugging Face
         X = [np.asarray(x) for x in X]
     if isinstance(X, list | tuple):
@@ -108,9 +114,29 @@ def _column(table: Array) -> Array:
     if not arrays:
         return table
     if table.shape[1] > 1:
-        name = table.columns[arrays[0]] if hasattr(table, "columns") else arrays[0]
-        raise ValueError(f"column {name!r} of X holds arrays, and X has others. Pass that column alone.")
+        raise _several_columns(table.columns[arrays[0]] if hasattr(table, "columns") else arrays[0])
     return cells[:, 0]
+
+
+def _of_polars(X: Array) -> Array:
+    """A column of Polars whose cells are lists or arrays as a list of arrays; other tables as they are."""
+    columns = X.get_columns() if hasattr(X, "get_columns") else [X]
+    nested = [column for column in columns if column.dtype.is_nested()]
+    if not nested:
+        return X
+    if len(columns) > 1:
+        raise _several_columns(nested[0].name)
+    arrays = []
+    for i, cell in enumerate(nested[0].to_list()):
+        try:
+            arrays.append(np.asarray(cell))
+        except ValueError:
+            raise ValueError(f"sequence {i} has tokens of different widths. Pass (T, d).") from None
+    return arrays
+
+
+def _several_columns(name: object) -> ValueError:
+    return ValueError(f"column {name!r} of X holds arrays, and X has others. Pass that column alone.")
 
 
 def _of_tokens(tokens: Tokens) -> TokenStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
@@ -88,6 +89,13 @@ def folds(cv: Folding, labels: Values, groups: ArrayLike | None, importance: Flo
         split[test] = -1
     usable = [_is_usable(split, labels, importance) for split in splits]
     return splits[np.array(usable, bool)] if len(splits) else splits
+
+
+def warn_without_folds(n: int, head_ridge: float, prompt_ridge: float) -> None:
+    """Say that nothing was searched, because no fold can be held out, and which ridges were taken."""
+    taken = f"head_ridge={head_ridge:g} and prompt_ridge={prompt_ridge:g} were taken unsearched"
+    why = f"{n} sequences leave no fold that trains on every class and tests another sequence"
+    warnings.warn(f"{taken}: {why}. Pass more sequences, or both ridges.", UserWarning, stacklevel=3)
 
 
 def as_groups(groups: ArrayLike, n: int) -> Values:
