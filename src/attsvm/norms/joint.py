@@ -283,7 +283,9 @@ def _part(layout: HeadLayout, steps: Any, heads: tuple[int, ...]) -> PartNorm:
 def _is_block_diagonal(layout: HeadLayout, p: float) -> bool:
     """Whether F is Schatten(p/2) of the block diagonal: no heads share a row, or rows add up (p = 2)."""
     if layout.key_of != tuple(range(layout.heads)):
-        return False
+        # One K = I serves any heads of length one whose Q_h are normalised apart.
+        alone = all(len(row) == len(matrix) == 1 for matrix in layout.matrices for row in matrix)
+        return math.isinf(p) and alone and len(set(layout.key_of)) == 1
     rows = [row for matrix in layout.matrices for row in matrix]
     if p == 2:
         return (

@@ -33,6 +33,9 @@ BOUNDARY = 0.98
 
 EPSILON = 2.0**-53
 
+RIDGES = (0.0, 1e-14, 1e-12, 1e-10)
+"""Added to the diagonal of a matrix that rounding has made indefinite, relative to its largest entry."""
+
 Index = NDArray[np.intp]
 
 
@@ -366,22 +369,13 @@ class _Newton:
             own[np.diag_indices(len(own))] += np.where(
                 path.tied[index], 0.0, s[index] / np.where(path.tied[index], 1.0, lam[index])
             )
-            try:
-                factor = cho_factor(own, lower=True)
-            except np.linalg.LinAlgError:
-                own[np.diag_indices(len(own))] += 1e-14 * float(np.diagonal(own).max())
-                factor = cho_factor(own, lower=True)
+            factor = _factored(own)
             solved = cho_solve(factor, cross.T)
             H -= cross @ solved
             self.eliminated.append((index, cross, factor, solved))
         if path.shared is not None:
             H = path.shared.T @ H @ path.shared
-        H = (H + H.T) / 2
-        try:
-            self.factor = cho_factor(H, lower=True)
-        except np.linalg.LinAlgError:
-            H[np.diag_indices(len(H))] += 1e-14 * float(np.diagonal(H).max())
-            self.factor = cho_factor(H, lower=True)
+        self.factor = _factored((H + H.T) / 2)
 
     def _of_rows(self, u: int, heads: tuple[int, ...], size: int) -> tuple[Float, Float, Index]:
         """The parts of the matrix that belong to the multipliers of a unit: with the X_i, and among them."""
@@ -447,6 +441,19 @@ class _Newton:
 
     def _rows(self) -> list[tuple[slice, tuple[Index, Index], int]]:
         return list(zip(self.path.of_row, self.path.bases, self.path.sizes, strict=True))
+
+
+def _factored(A: Float) -> tuple[Float, bool]:
+    """The Cholesky factor of A, with the smallest of some ridges that makes it one.
+
+    Near the end A has eigenvalues below its rounding, above all where a head is not the longest.
+    """
+    for ridge in RIDGES:
+        try:
+            return cho_factor(A + ridge * float(np.diagonal(A).max()) * np.eye(len(A)), lower=True)
+        except np.linalg.LinAlgError:
+            continue
+    raise np.linalg.LinAlgError("no factor")
 
 
 def _slices(counts: Sequence[int]) -> list[slice]:
