@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +34,23 @@ def test_an_interrupt_ends_what_the_workers_are_doing():
         child.join(10)
     assert ours
     assert not any(child.is_alive() for child in ours)
+
+
+def test_a_second_interrupt_while_workers_end_leaves_none_of_them(monkeypatch):
+    def pressed_again(child):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1e-3)  # Python handles a signal between two instructions
+        terminate(child)
+
+    terminate = multiprocessing.process.BaseProcess.terminate
+    others = multiprocessing.active_children()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt, match="first"), workers(1) as pool:
+        pool.submit(time.sleep, 60)
+        monkeypatch.setattr(multiprocessing.process.BaseProcess, "terminate", pressed_again)
+        raise KeyboardInterrupt("first")
+    assert [child for child in multiprocessing.active_children() if child not in others] == []
+    assert time.monotonic() - begun < 30
 
 
 def test_a_single_job_runs_here_and_several_run_elsewhere():

@@ -22,6 +22,7 @@ from multiprocessing.connection import wait
 from pathlib import Path as File
 from typing import Any
 
+from attsvm._support.ctrl_c import ignoring_ctrl_c
 from attsvm._support.optional_dependencies import missing
 from attsvm._support.options import BadOption
 from attsvm._support.xla_flags import compile_quickly
@@ -119,7 +120,7 @@ def preload(*modules: str) -> None:
     if _SERVER:
         forkserver.set_forkserver_preload(list(modules))
         with _environment():
-            forkserver.ensure_running()
+            _start_server()
 
 
 @contextmanager
@@ -127,14 +128,23 @@ def workers(count: int) -> Iterator[Executor]:
     """A pool of `count` processes; an error or Ctrl-C ends them and their jobs."""
     context: Any = multiprocessing.get_context("forkserver" if _SERVER else "spawn")
     children_before = multiprocessing.active_children()
-    with _environment(), ProcessPoolExecutor(count, context, initializer=_initialize_worker) as pool:
+    interruptible = signal.getsignal(signal.SIGINT) != signal.SIG_IGN  # it is ignored in a background job
+    with (
+        _environment(),
+        ProcessPoolExecutor(
+            count, context, initializer=_initialize_worker, initargs=(interruptible,)
+        ) as pool,
+    ):
+        if _SERVER:
+            _start_server()
         try:
             yield pool
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                if child not in children_before:
-                    child.terminate()
+            with ignoring_ctrl_c():  # a second one must not leave workers that this process waits for
+                for child in multiprocessing.active_children():
+                    if child not in children_before:
+                        child.terminate()
+                pool.shutdown(cancel_futures=True)
             raise
 
 
@@ -218,10 +228,16 @@ def _environment() -> Iterator[None]:
             del os.environ[variable]
 
 
-def _initialize_worker() -> None:
+def _start_server() -> None:
+    """Start the server of workers. It ignores Ctrl-C, which would print a traceback of its imports."""
+    with ignoring_ctrl_c():
+        forkserver.ensure_running()
+
+
+def _initialize_worker(interruptible: bool) -> None:
     """Exit without a traceback on Ctrl-C, and exit when the client does; collect garbage rarely."""
     threading.Thread(target=_exit_with_client, daemon=True).start()
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # in a script's background job Ctrl-C stays ignored
+    if interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)

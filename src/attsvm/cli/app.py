@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,12 +24,16 @@ from typer.core import TyperCommand, TyperGroup
 
 from attsvm import __version__
 from attsvm._support import strict_json
+from attsvm._support.ctrl_c import ignoring_ctrl_c
 
 USAGE = 64
 """Exit code of a wrong command, option or value: EX_USAGE of sysexits.h."""
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C and SIGTERM: 128 plus the number of the signal, as in shells."""
+
+PATIENCE = 5.0
+"""Seconds that the process may take to end after the last message, before a further Ctrl-C ends it."""
 
 COMMANDS, FOLDERS = "attsvm.commands", "attsvm.folders"
 """Groups of entry points by which other packages join.
@@ -42,6 +47,8 @@ study = "attsvm_lab.cli.sweep:show_study"   # attsvm show FOLDER: (folder, as_js
 _terminated = ContextVar("terminated", default=False)
 _prints_json = ContextVar("prints_json", default=False)
 _explained = ContextVar("explained", default=False)
+_is_program = ContextVar("is_program", default=False)
+"""Whether the process was started for this command: a caller in Python passes the arguments."""
 _WrongUsage: Any = typer.BadParameter.__mro__[1]  # UsageError, of click or of the copy inside newer typers
 
 
@@ -50,6 +57,7 @@ class Commands(TyperGroup):
 
     def main(self, *args: Any, **settings: Any) -> NoReturn:
         arguments = settings.get("args", args[0] if args else None)
+        _is_program.set(arguments is None)
         _prints_json.set("--json" in (sys.argv[1:] if arguments is None else arguments))
         _explained.set(False)
         use_plain_letters(sys.stdout, sys.stderr)
@@ -201,10 +209,20 @@ def _explain(error: Any) -> int:
 
 
 def _fail(message: object, code: int, facts: dict[str, Any]) -> None:
-    _explained.set(True)
-    warn(message)
-    if _prints_json.get():
-        say_json({"error": " ".join(str(message).split()), "code": code} | facts)
+    with ignoring_ctrl_c():  # a second one must not cut the message
+        _explained.set(True)
+        warn(message)
+        if _prints_json.get():
+            say_json({"error": " ".join(str(message).split()), "code": code} | facts)
+    if code in (INTERRUPTED, TERMINATED) and _is_program.get():
+        _end_quietly(code)
+
+
+def _end_quietly(code: int) -> None:
+    """Let the process end: a further Ctrl-C prints no traceback, and ends it where it has not ended soon."""
+    if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
+        late = time.monotonic() + PATIENCE
+        signal.signal(signal.SIGINT, lambda *_: os._exit(code) if time.monotonic() > late else None)
 
 
 # ---------------------------------------------------------------------- commands of other packages

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn, get_type_hints
 import numpy as np
 import typer
 
+from attsvm._support.ctrl_c import ignoring_ctrl_c
 from attsvm._support.options import BadOption
 from attsvm.cli.app import INTERRUPTED, AsJson, say, say_json, stop
 from attsvm.cli.files import one_line_errors, out_file, read_problem
@@ -149,7 +150,8 @@ def _run(
                 _save(saved, settings, v, out)
     except KeyboardInterrupt as interrupt:
         partial: Path | None = getattr(interrupt, "path", None)
-        _save(partial, settings, v, out)
+        with ignoring_ctrl_c():  # a second one must not lose the path
+            _save(partial, settings, v, out)
         _interrupted(partial, settings, out)
     _save(path, settings, v, out)
     return path

@@ -59,26 +59,14 @@ def reproduce(
     if listed:
         _list(as_json)
         raise typer.Exit
-    if data is not None:
-        _recompute(only or [], data, out / "trained", scale)
-    compile_quickly()
-    if cluster is None and (only is None or len(only) > 1):  # one figure is computed here
-        preload("attsvm_lab.reproduce")
-    with one_line_errors(), _resumable(), cluster_executor(cluster) as executor:
-        from attsvm_lab import figures
-
-        scale_name = look_up("scale", scale, SCALES)
-        names = list(dict.fromkeys(only or figures.ALL))
-        check_names("figure", names, figures.ALL, "attsvm reproduce --list")
-        out.mkdir(parents=True, exist_ok=True)
-        results = _run(names, scale_name, out, executor)
-        from attsvm_lab.report import Report, run_claims, stored_claims, write_gallery, write_report
-
-        rows = run_claims(out, executor) if claims else stored_claims(out)
-        report = Report(scale_name, tuple(results), rows)
-        written = [write_report(report, out)]
-        if gallery is not None:
-            written.append(write_gallery(report, out, gallery))
+    with one_line_errors(), _resumable():
+        if data is not None:
+            _recompute(only or [], data, out / "trained", scale)
+        compile_quickly()
+        if cluster is None and (only is None or len(only) > 1):  # one figure is computed here
+            preload("attsvm_lab.reproduce")
+        with cluster_executor(cluster) as executor:
+            report, written = _report(only, scale, out, executor, claims, gallery)
     if as_json:
         say_json(report.record() | {"written": written})
     else:
@@ -88,10 +76,35 @@ def reproduce(
 
 
 def _recompute(names: list[str], data: File, out: File, scale: str) -> None:
-    with one_line_errors():
-        from attsvm_lab.reproduce import recompute
+    from attsvm_lab.reproduce import recompute
 
-        recompute(names, data, out, tiny=scale == "quick")
+    recompute(names, data, out, tiny=scale == "quick")
+
+
+def _report(
+    only: list[str] | None,
+    scale: str,
+    out: File,
+    executor: Executor | None,
+    claims: bool,
+    gallery: File | None,
+) -> tuple[Report, list[File]]:
+    """Compute the figures, write their page, and the gallery if its folder is given."""
+    from attsvm_lab import figures
+
+    scale_name = look_up("scale", scale, SCALES)
+    names = list(dict.fromkeys(only or figures.ALL))
+    check_names("figure", names, figures.ALL, "attsvm reproduce --list")
+    out.mkdir(parents=True, exist_ok=True)
+    results = _run(names, scale_name, out, executor)
+    from attsvm_lab.report import Report, run_claims, stored_claims, write_gallery, write_report
+
+    rows = run_claims(out, executor) if claims else stored_claims(out)
+    report = Report(scale_name, tuple(results), rows)
+    written = [write_report(report, out)]
+    if gallery is not None:
+        written.append(write_gallery(report, out, gallery))
+    return report, written
 
 
 @contextmanager

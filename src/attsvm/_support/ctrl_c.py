@@ -1,0 +1,21 @@
+"""Moments in which Ctrl-C must wait."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def ignoring_ctrl_c() -> Iterator[None]:
+    """Ignore Ctrl-C inside the block. Only the main thread can: elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
