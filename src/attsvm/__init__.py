@@ -133,6 +133,7 @@ if TYPE_CHECKING:
         joint_margin as joint_margin,
         selections as selections,
     )
+    from attsvm.program.sensitivity import Sensitivity as Sensitivity
     from attsvm.program.several_heads import HeadsSolution as HeadsSolution
     from attsvm.program.solution import (
         NotCertified as NotCertified,

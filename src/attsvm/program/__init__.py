@@ -11,7 +11,8 @@ rows at length one: every engine solves these. working_set.py is the one loop ov
 the gap, answer.py the runs axis, interior_engine.py the engine of interior points on growing pools, polish.py
 the last digits of W.
 
-derivative/ has the derivatives of solutions.
+derivative/ has the derivatives of solutions; sensitivity.py shows them to a user, with the nearest changes of
+the support, and required_range.py says between which margins the support stays.
 
 One folder of engines per family of norms: frobenius/, entrywise/, schatten/ (the max-norm, too), and
 extended_precision/ for what float64 cannot finish. A new family is a folder and a line of the route table.

@@ -52,7 +52,7 @@ def polished(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     For norms with one solution that follows smoothly from its multipliers: Entrywise(p) and Schatten(p),
     1 < p < ∞.
     """
-    linearise = _linearisation(norm)
+    linearise = linearisation(norm)
     if linearise is None or not answer.separable or not answer.W.any() or not answer.gap < np.inf:
         return answer
     pool = Rows.of(program, program.tied | (answer.multipliers != 0))
@@ -182,7 +182,7 @@ class System:
 # ---------------------------------------------------------------------- W of M
 
 
-def _linearisation(norm: Norm) -> Linearise | None:
+def linearisation(norm: Norm) -> Linearise | None:
     """How W and M are tied: of the two maps, W of M and M of W, the one with a derivative at zero."""
     if not 1 < norm.p < np.inf:
         return None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
-from attsvm.program.solution import Solution
+
+if TYPE_CHECKING:
+    from attsvm.program.solution import Solution
 
 
 class Optimum(NamedTuple):

@@ -7,13 +7,16 @@ of a vertex, give W and multipliers to rounding. The result is taken where its c
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attsvm.norms import capabilities_of
 from attsvm.program.derivative.one_run import has_derivative
 from attsvm.program.derivative.pull_back import Derivative, norm_on
-from attsvm.program.solution import Solution
+
+if TYPE_CHECKING:
+    from attsvm.program.solution import Solution
 
 NO_WORSE = 1e-12
 """Violations and gap that are as good as none: where both are below, the polished solution is taken."""

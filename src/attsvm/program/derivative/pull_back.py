@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from attsvm.program.derivative.active import ActiveRows, active_rows
 from attsvm.program.derivative.gram import Cotangents
 from attsvm.program.derivative.one_run import Active, Local, has_derivative, local
 from attsvm.program.derivative.optimum import Optimum, read_only
-from attsvm.program.solution import Solution
+
+if TYPE_CHECKING:
+    from attsvm.program.solution import Solution
 
 STRICT, INDEPENDENT = 1e-7, 1e-8
 """Strictness and pivot from which a solution is regular: there it has a derivative, and so around it."""

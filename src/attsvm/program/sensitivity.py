@@ -1,0 +1,254 @@
+"""What a solution depends on: the slopes of its margin, and the changes that alter its support.
+
+The slope of the norm needs the multipliers alone:  dN = Σ λ_j (db_j − ⟨dA_j, W⟩).
+
+A losing token whose row is not active moves freely up to a plane: W stays until its margin is the required
+one. A token in the support leaves it beyond the same plane of the weight that the program has without it. So
+both distances are exact, however far they are. Required margins have a range, at whose ends a row enters or
+leaves; W is a line in them in the Frobenius norm, l1 and l∞, and a curve in lp and Schatten(p) norms, which
+Newton steps follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from attsvm.data.tokens import Tokens
+from attsvm.numbers import Bool, Float
+from attsvm.program.constraints import Constraints
+from attsvm.program.derivative.one_run import has_derivative
+from attsvm.program.derivative.polish import polished
+from attsvm.program.derivative.pull_back import Derivative
+from attsvm.program.required_range import Around, RequiredRange
+from attsvm.program.solve import solve
+
+if TYPE_CHECKING:
+    from attsvm.program.solution import Solution
+
+SHOWN = 8
+"""Lines of each table."""
+
+ZERO = 1e-8
+"""Length of W z, per lengths of W and z, that is rounding: no move along it changes a margin."""
+
+
+class SupportChange(NamedTuple):
+    """Which token enters or leaves the support, and after how far a move."""
+
+    example: int
+    token: int
+    change: Literal["enters", "leaves"]
+    distance: float
+
+    def __str__(self) -> str:
+        return f"token {self.token} of example {self.example} {self.change} after {self.distance:.3g}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sensitivity:
+    """How the norm and the margin of a solution change with its data.
+
+    norm_by_keys (n, T, d), norm_by_queries (n, e), norm_by_required (n,): the derivative of N(W).
+    regular: whether all of it is a derivative: every row is clearly active or not, and no active row depends
+        on others. Elsewhere the slopes are those of one side of a kink.
+
+    `print` shows a table, `plot()` a figure. Distances need a solve for each token of the support, which the
+    table does, too.
+    """
+
+    solution: Solution
+    norm_by_keys: Float
+    norm_by_queries: Float
+    norm_by_required: Float
+    regular: bool
+    derivative: Derivative
+
+    @classmethod
+    def of(cls, solution: Solution) -> Sensitivity:
+        """That of one hard-margin solution."""
+        if solution.tokens.runs is not None:
+            raise ValueError("with a runs axis, ask one run: solution.run(0).sensitivity()")
+        if solution.slack is not None:
+            raise NotImplementedError(
+                "the sensitivity of a soft margin is not available. Pass slack=None, or take gradients of "
+                "attsvm.torch.max_margin."
+            )
+        if not solution.separable:
+            raise ValueError("this run is not separable: it has no margin. Ask a run that is.")
+        solution = polished(solution)
+        derivative = Derivative.of(solution)
+        slopes = derivative.pull_back(norm=np.ones(1))
+        by_data = slopes.keys[0], slopes.queries[0], slopes.required[0]
+        return cls(solution, *by_data, bool(derivative.regular[0]), derivative)
+
+    # ------------------------------------------------------------------ tokens
+
+    @property
+    def margin_by_token(self) -> Float:
+        """|∂ margin/∂ x_it| (n, T): change of the margin per unit of length that a token moves, at most."""
+        size = float(self.solution.norm.value(self.solution.W))
+        return np.linalg.norm(self.norm_by_keys, axis=-1) / (size**2 if size > 0 else 1.0)
+
+    @property
+    def support(self) -> Bool:
+        """The losing tokens whose row is active (n, T)."""
+        return self.derivative.rows.active[0] & ~self.derivative.optimum.tied[0]
+
+    @cached_property
+    def margin_without(self) -> Float:
+        """The margin of the program without a token (n, T); ∞ if no row is left, NaN for selected tokens."""
+        values = np.where(self._losing, float(self.solution.margin), np.nan)
+        with np.errstate(divide="ignore"):
+            for place, W in self._without.items():
+                values[place] = np.divide(1.0, self.solution.norm.value(W))
+        return values
+
+    @cached_property
+    def distance(self) -> Float:
+        """How far a losing token must move to enter the support, or to leave it (n, T).
+
+        The others stay. The shortest way is along W z to enter, against it to leave, where W is the weight of
+        the program without the token. Exact where that W is the only one; else no token enters earlier. ∞: it
+        never does. NaN for selected tokens and padding.
+        """
+        values = np.full(self._losing.shape, np.nan)
+        for i, t in np.argwhere(self._losing).tolist():
+            W = self._without.get((i, t), self.solution.W)
+            query, bound = self._queries[i], self.solution.required[i]
+            along = W @ query
+            length, short = float(np.linalg.norm(along)), bound - self._delta[i, t] @ along
+            zero = ZERO * float(np.linalg.norm(W) * np.linalg.norm(query))
+            values[i, t] = abs(short) / length if length > zero else np.inf
+        return values
+
+    def first_changes(self, count: int = SHOWN) -> list[SupportChange]:
+        """The tokens that enter or leave the support after the shortest moves, nearest first."""
+        places = np.argwhere(np.isfinite(self.distance))
+        nearest = places[np.argsort(self.distance[*places.T], kind="stable")][:count].tolist()
+        return [
+            SupportChange(i, t, "leaves" if self.support[i, t] else "enters", float(self.distance[i, t]))
+            for i, t in nearest
+        ]
+
+    # ------------------------------------------------------------------ required margins
+
+    def required_range(self, example: int) -> RequiredRange:
+        """Between which required margins of an example, the others fixed, the same rows stay active.
+
+        Its `low` and `high` have the margin `required`, and `example` and `token` of the row that enters or
+        leaves there: −1 where none does, at 0, at ∞, or where an entry of W reaches zero (l1) or N (l∞).
+        """
+        if not has_derivative(self.derivative.norm):
+            raise NotImplementedError(
+                "the range of a required margin needs the derivative of W, and W of the norm "
+                f"{self.solution.norm} has none. Use norm_by_required and distance, or norm='frobenius'."
+            )
+        if not self.regular:
+            raise ValueError(
+                "the solution is not regular: at a kink the same rows are active for one required margin "
+                "alone. Remove copies of tokens, or use distance."
+            )
+        n = len(self.solution.required)
+        if not 0 <= example < n:
+            raise IndexError(f"example {example} of {n} examples.")
+        return self._around.range(example)
+
+    # ------------------------------------------------------------------ parts
+
+    @cached_property
+    def _around(self) -> Around:
+        return Around(self.solution, self.derivative)
+
+    @property
+    def _queries(self) -> Float:
+        return self.derivative.optimum.queries[0]
+
+    @cached_property
+    def _delta(self) -> Float:
+        """x_anchor − x_t (n, T, d)."""
+        keys, anchor = self.derivative.optimum.keys[0], self.derivative.optimum.anchor[0]
+        return np.take_along_axis(keys, anchor[:, None, None], 1) - keys
+
+    @property
+    def _losing(self) -> Bool:
+        """The tokens with an inequality (n, T)."""
+        return self.derivative.optimum.exists[0] & ~self.derivative.optimum.tied[0]
+
+    @cached_property
+    def _without(self) -> dict[tuple[int, int], Float]:
+        """W of the program without each token of the support."""
+        tokens = self.solution.tokens.in_memory()
+        weights = {}
+        for i, t in np.argwhere(self.support).tolist():
+            mask = tokens.mask.copy()
+            mask[i, t] = False
+            fewer = Tokens(tokens.keys, tokens.queries, mask=mask)
+            program = Constraints.of(fewer, self.solution.selected, self.solution.required)
+            answer = solve(program, self.solution.norm)
+            weights[i, t] = program.units.restored(answer.W, answer.multipliers)[0]
+        return weights
+
+    # ------------------------------------------------------------------ words and picture
+
+    def role(self, example: int, token: int) -> str:
+        """ "selected", "support", "inactive", or "padding"."""
+        if self.solution.selected[example, token]:
+            return "selected"
+        if self.support[example, token]:
+            return "support"
+        return "inactive" if self._losing[example, token] else "padding"
+
+    @property
+    def ranged(self) -> bool:
+        """Whether `required_range` is known: the solution is regular, and W has a derivative in its norm."""
+        return self.regular and has_derivative(self.derivative.norm)
+
+    def steepest_examples(self, count: int = SHOWN) -> list[int]:
+        """The examples whose required margin moves the norm most, first the steepest."""
+        order = np.argsort(-self.norm_by_required, kind="stable")[:count].tolist()
+        return [i for i in order if self.norm_by_required[i] > 0]
+
+    def strongest(self, count: int = SHOWN) -> list[tuple[int, int]]:
+        """Example and token of the tokens with the largest `margin_by_token`, largest first."""
+        slope = self.margin_by_token
+        order = np.argsort(-slope, axis=None, kind="stable")[:count]
+        return [(int(k) // slope.shape[1], int(k) % slope.shape[1]) for k in order if slope.flat[k] > 0]
+
+    def __repr__(self) -> str:
+        return f"Sensitivity({self._first_line()})"
+
+    def _first_line(self) -> str:
+        kind = "" if self.regular else "; at a kink: slopes of one side"
+        return f"{self.solution.norm} margin {self.solution.margin:.6g}{kind}"
+
+    def __str__(self) -> str:
+        return "\n".join([self._first_line(), *self._of_tokens(), *self._of_required()])
+
+    def _of_tokens(self) -> Iterator[str]:
+        yield "  example  token  role      margin per unit  support changes after"
+        for i, t in self.strongest():
+            far = self.distance[i, t]
+            change = "–" if np.isnan(far) else f"{far:.3g} (leaves)" if self.support[i, t] else f"{far:.3g}"
+            yield f"  {i:7d}  {t:5d}  {self.role(i, t):8s}  {self.margin_by_token[i, t]:15.3g}  {change}"
+        entering = [change for change in self.first_changes(self.distance.size) if change.change == "enters"]
+        leaving = [change for change in self.first_changes(self.distance.size) if change.change == "leaves"]
+        for changes in (leaving, entering):
+            if changes:
+                yield f"  nearest: {changes[0]}"
+
+    def _of_required(self) -> Iterator[str]:
+        yield "  example  required  norm per unit" + ("  same support" if self.ranged else "")
+        for i in self.steepest_examples():
+            line = f"  {i:7d}  {self.solution.required[i]:8.3g}  {self.norm_by_required[i]:13.3g}"
+            yield f"{line}  {self.required_range(i)}" if self.ranged else line
+
+    def plot(self) -> Any:
+        """A matplotlib figure: tokens that move the margin, changes of the support, ranges of the margins."""
+        from attsvm.plotting.sensitivity import draw_sensitivity
+
+        return draw_sensitivity(self)

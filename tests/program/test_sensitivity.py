@@ -1,0 +1,201 @@
+"""Slopes of the margin, distances to the next change of the support, ranges of required margins."""
+
+import numpy as np
+import pytest
+
+import attsvm as att
+from tests.program.test_derivative import copied_support, program, slope, solved
+
+WITH_RANGES = [att.frobenius, att.Entrywise(1.5), att.Entrywise(3), att.Schatten(3), att.l1, att.linf]
+ALL_NORMS = [*WITH_RANGES, att.nuclear, att.spectral, att.MaxNorm()]
+
+CLOSE = 1e-3
+"""Relative error of central differences of values with a gap of 1e-9, at a step of 1e-5."""
+BESIDE = 1e-3
+"""How far before and behind a change the program is solved again, relative to the way to it."""
+
+
+def support(data, selected, norm):
+    """The losing tokens whose row is active."""
+    solution = solved(data, selected, norm)
+    return solution.sensitivity().support
+
+
+def moved(data, sensitivity, change, share):
+    """The data with a token moved by this share of the way to a change of the support."""
+    place = change.example, change.token
+    W = sensitivity._without.get(place, sensitivity.solution.W)
+    direction = W @ data["queries"][change.example]
+    direction *= (1 if change.change == "enters" else -1) / np.linalg.norm(direction)
+    keys = data["keys"].copy()
+    keys[place] += share * change.distance * direction
+    return data | {"keys": keys}
+
+
+@pytest.mark.parametrize("norm", ALL_NORMS, ids=str)
+def test_the_slopes_are_central_differences(norm):
+    data, selected = program((3, 3, 4, 3), 1)
+    sensitivity = solved(data, selected, norm).sensitivity()
+    slopes = {name: getattr(sensitivity, f"norm_by_{name}") for name in data}
+    expected, direction = slope(lambda d: float(norm.value(solved(d, selected, norm).W)), data, 2)
+    assert abs(sum((slopes[name] * direction[name]).sum() for name in data) - expected) < CLOSE * abs(
+        expected
+    )
+    without_keys = sum((slopes[name] * direction[name]).sum() for name in ("queries", "required"))
+    assert abs(without_keys - expected) > 10 * CLOSE * abs(expected)
+
+
+def test_the_margin_changes_by_the_length_of_its_slope():
+    data, selected = program((3, 3, 4, 3), 1)
+    sensitivity, step = solved(data, selected).sensitivity(), 1e-5
+    i, t = sensitivity.strongest(1)[0]
+    direction = -sensitivity.norm_by_keys[i, t] / np.linalg.norm(sensitivity.norm_by_keys[i, t])
+    keys = [data["keys"].copy() for _ in range(2)]
+    keys[0][i, t], keys[1][i, t] = keys[0][i, t] + step * direction, keys[1][i, t] - step * direction
+    above, below = (solved(data | {"keys": k}, selected).margin for k in keys)
+    assert abs((above - below) / (2 * step) - sensitivity.margin_by_token[i, t]) < CLOSE
+
+
+@pytest.mark.parametrize("norm", ALL_NORMS, ids=str)
+def test_a_token_changes_the_support_at_its_distance_and_not_before(norm):
+    data, selected = program((3, 4, 4, 2), 2)
+    sensitivity = solved(data, selected, norm).sensitivity()
+    assert sensitivity.regular
+    changes = sensitivity.first_changes(100)
+    for kind in ("enters", "leaves"):
+        change = next(c for c in changes if c.change == kind)
+        place = change.example, change.token
+        before = support(moved(data, sensitivity, change, 1 - BESIDE), selected, norm)
+        behind = support(moved(data, sensitivity, change, 1 + BESIDE), selected, norm)
+        assert before[place] == (kind == "leaves")
+        assert behind[place] == (kind == "enters")
+
+
+@pytest.mark.parametrize("norm", WITH_RANGES, ids=str)
+def test_the_same_rows_are_active_up_to_the_ends_of_a_range(norm):
+    data, selected = program((3, 3, 4, 3), 1)
+    sensitivity, ends = solved(data, selected, norm).sensitivity(), 0
+    for i in range(3):
+        here = data["required"][i]
+        for end in sensitivity.required_range(i):
+            if not 0 < end.required < np.inf:
+                continue
+            at = [
+                support(with_required(data, i, here + (end.required - here) * s), selected, norm)
+                for s in SIDES
+            ]
+            assert (at[0] == sensitivity.support).all()
+            if end.token >= 0:
+                ends += 1
+                assert at[1][end.example, end.token] != sensitivity.support[end.example, end.token]
+    assert ends > 0
+
+
+SIDES = 1 - BESIDE, 1 + BESIDE
+
+
+def with_required(data, example, margin):
+    required = data["required"].copy()
+    required[example] = margin
+    return data | {"required": required}
+
+
+def test_the_margin_without_a_token_is_that_of_the_program_without_it():
+    data, selected = program((3, 4, 4, 2), 1)
+    sensitivity = solved(data, selected).sensitivity()
+    i, t = np.argwhere(sensitivity.support)[0]
+    mask = np.ones(selected.shape, bool)
+    mask[i, t] = False
+    tokens = att.Tokens(data["keys"], data["queries"], mask=mask)
+    fewer = att.max_margin(tokens, selected, required=data["required"])
+    assert sensitivity.margin_without[i, t] == pytest.approx(fewer.margin, rel=1e-8)
+    assert sensitivity.margin_without[i, t] > 1.001 * sensitivity.solution.margin
+
+
+# ---------------------------------------------------------------------- where there is no answer
+
+
+def test_a_copied_support_token_is_a_kink():
+    sensitivity = solved(*copied_support(0)).sensitivity()
+    assert not sensitivity.regular
+    assert "kink" in str(sensitivity)
+    assert min(change.distance for change in sensitivity.first_changes()) < 1e-9
+    with pytest.raises(ValueError, match="not regular"):
+        sensitivity.required_range(0)
+
+
+def test_norms_without_a_derivative_of_W_have_no_ranges():
+    sensitivity = solved(*program((3, 3, 4, 3), 1), att.nuclear).sensitivity()
+    with pytest.raises(NotImplementedError, match="norm_by_required"):
+        sensitivity.required_range(0)
+    assert "same support" not in str(sensitivity)
+
+
+def test_what_has_no_sensitivity_says_so():
+    data, selected = program((3, 3, 4, 1), 1)
+    with pytest.raises(NotImplementedError, match="soft margin"):
+        solved(data | {"price": np.ones(3)}, selected).sensitivity()
+    keys = np.stack([data["keys"], np.zeros_like(data["keys"])])
+    runs = att.max_margin(att.Tokens(keys), selected)
+    with pytest.raises(ValueError, match="ask one run"):
+        runs.sensitivity()
+    with pytest.raises(ValueError, match="not separable"):
+        runs.run(1).sensitivity()
+    with pytest.raises(IndexError, match="example 7 of 3"):
+        solved(data, selected).sensitivity().required_range(7)
+
+
+# ---------------------------------------------------------------------- hostile sizes
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_everything_scales_with_the_tokens(scale):
+    data, selected = program((3, 3, 4, 2), 1)
+    here, there = (solved(data | {"keys": s * data["keys"]}, selected).sensitivity() for s in (1, scale))
+    assert there.regular
+    np.testing.assert_allclose(there.distance / scale, here.distance, rtol=1e-6)
+    np.testing.assert_allclose(there.margin_by_token, here.margin_by_token, rtol=1e-6, atol=1e-12)
+    ends = [
+        np.array([[end.required for end in s.required_range(i)] for i in range(3)]) for s in (here, there)
+    ]
+    np.testing.assert_allclose(*ends, rtol=1e-6)
+
+
+def test_one_row_leaves_never_and_has_no_range():
+    sensitivity = att.max_margin(att.Tokens([[[2.0], [1.0]]]), [0]).sensitivity()
+    assert sensitivity.distance[0, 1] == np.inf
+    low, high = sensitivity.required_range(0)
+    assert (low.required, high.required) == (0, np.inf)
+    assert sensitivity.margin_without[0, 1] == np.inf
+
+
+def test_without_losing_tokens_nothing_moves():
+    sensitivity = att.max_margin(att.Tokens(np.ones((2, 1, 3))), [0, 0]).sensitivity()
+    assert sensitivity.strongest() == sensitivity.first_changes() == []
+    assert not sensitivity.norm_by_keys.any()
+    assert str(sensitivity)
+
+
+def test_examples_that_require_nothing_have_an_upper_end_alone():
+    data, selected = program((3, 3, 4, 2), 1)
+    data["required"] = np.array([1.0, 0.0, 1.0])
+    sensitivity = solved(data, selected).sensitivity()
+    assert sensitivity.required_range(1).low.required == 0
+
+
+# ---------------------------------------------------------------------- words and picture
+
+
+def test_the_table_begins_with_the_token_that_moves_the_margin_most():
+    sensitivity = solved(*program((3, 3, 4, 2), 1)).sensitivity()
+    place = np.unravel_index(sensitivity.margin_by_token.argmax(), (3, 3))
+    assert str(sensitivity).splitlines()[2].split()[:2] == [str(k) for k in place]
+    assert "kink" not in str(sensitivity)
+
+
+@pytest.mark.parametrize(("norm", "panels"), [(att.frobenius, 3), (att.nuclear, 2)], ids=str)
+def test_the_figure_has_a_panel_for_each_table(norm, panels):
+    pytest.importorskip("matplotlib")
+    figure = solved(*program((3, 3, 4, 2), 1), norm).sensitivity().plot()
+    assert len(figure.axes) == panels
+    assert len(figure.axes[0].patches) > 2
