@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         spectral as spectral,
     )
     from attsvm.norms.factored import Factored as Factored
+    from attsvm.norms.hybrid import HybridNorm as HybridNorm
     from attsvm.norms.joint import HeadsNorm as HeadsNorm
     from attsvm.norms.layouts import HeadLayout as HeadLayout
     from attsvm.probe import AttentionProbe as AttentionProbe
