@@ -12,7 +12,7 @@ import warnings
 
 from attsvm._support import renamed
 
-PACKAGES = ("", ".claims", ".datasets", ".figures", ".heads", ".next_token", ".probe", ".torch")
+PACKAGES = ("", ".claims", ".datasets", ".figures", ".heads", ".jax", ".next_token", ".probe", ".torch")
 
 
 def public() -> dict[str, list[str]]:

@@ -35,7 +35,7 @@ LABORATORY_PARTS = {
 }
 HOMES = {
     "numba": {"numbers"},
-    "jax": {"training"},
+    "jax": {"training", "jax"},
     "optax": {"training"},
     "matplotlib": {"plotting"},
     "torch": {"torch", "heads"},

@@ -103,7 +103,7 @@ def example_of(name, text):
     return None if found is None else found[1]
 
 
-EXTRAS = [name for folder in ("probe", "heads", "torch") for name in public(folder)]
+EXTRAS = [name for folder in ("probe", "heads", "torch", "jax") for name in public(folder)]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES + EXTRAS if name not in FOLDERS])

@@ -12,8 +12,8 @@ __version__ = "0.2.0"
 # instant and pulls in neither JAX nor numba nor matplotlib.
 _HOME = defining_modules(__name__)
 
-# Reached by name, but not by `from attsvm import *`: they need an extra.
-_APART = ("AttentionProbe", "heads", "probe", "torch")
+# Reached by name, but not by `from attsvm import *`: they need an extra, or would hide the library JAX.
+_APART = ("AttentionProbe", "heads", "jax", "probe", "torch")
 
 __all__ = [name for name in _HOME if name not in _APART]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from attsvm import (
         datasets as datasets,
         heads as heads,
+        jax as jax,
         next_token as next_token,
         probe as probe,
         torch as torch,

@@ -296,16 +296,7 @@ class Constraints:
 
     def pack(self, multipliers: Float) -> Float:
         """Multipliers over tokens (…, n, T) → one per constraint (…, m), zero beyond a run's own m."""
-        packed = multipliers[self.active]
-        if self.runs is None:
-            return packed
-        counts = self.m
-        most = int(counts.max())
-        if packed.size == most * self.runs:  # every run has as many
-            return packed.reshape(self.runs, most)
-        out = np.zeros((self.runs, most))
-        out[np.arange(most) < counts[:, None]] = packed
-        return out
+        return packed(self.active, multipliers)
 
     def unpack(self, multipliers: Float) -> Float:
         """The inverse of `pack`."""
@@ -315,6 +306,20 @@ class Constraints:
         else:
             out[self.active] = multipliers[np.arange(multipliers.shape[1]) < self.m[:, None]]
         return out
+
+
+def packed(active: Bool, multipliers: Float) -> Float:
+    """Multipliers over tokens (…, n, T) → one per active row (…, m), zero beyond a run's own m."""
+    out = multipliers[active]
+    if active.ndim == 2:
+        return out
+    counts = np.count_nonzero(active, axis=(-2, -1))
+    most = int(counts.max())
+    if out.size == most * len(active):  # every run has as many
+        return out.reshape(len(active), most)
+    padded = np.zeros((len(active), most))
+    padded[np.arange(most) < counts[:, None]] = out
+    return padded
 
 
 def unit(vectors: Float) -> tuple[Float, Float]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +20,15 @@ from torch.autograd import forward_ad
 
 from attsvm.norms import Norm, RowWise, Schatten, frobenius
 from attsvm.norms.names import as_norm
+from attsvm.program.derivative.arguments import (
+    Degenerate,
+    Unseparable,
+    check_keys,
+    check_options,
+    check_trailing,
+    no_common_axes,
+    outside,
+)
 from attsvm.program.derivative.batch import Batch, NotDifferentiable, solve_batch
 from attsvm.program.derivative.pull_back import INDEPENDENT, STRICT
 from attsvm.program.solution import Solution
@@ -29,9 +38,6 @@ EUCLIDEAN = (frobenius, Schatten(2), RowWise(2))
 """The names of the norm whose solutions have a formula."""
 
 __all__ = ["MaxMargin", "NotDifferentiable", "max_margin"]
-
-Unseparable = Literal["raise", "nan"]
-Degenerate = Literal["flag", "warn", "raise"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,7 +134,7 @@ def max_margin(
     solver computes on the CPU in float64. The certificate covers W and its gap, not the gradient.
     """
     norm = norm if norm is frobenius else as_norm(norm)
-    _check_options(unseparable, degenerate)
+    check_options(unseparable, degenerate)
     data, selected, mask, axes = _prepared(keys, selected, queries, required, slack, mask)
     options = unseparable, degenerate
     batch, found = None, None
@@ -159,15 +165,6 @@ def _with_axes(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
 # ---------------------------------------------------------------------- arguments
 
 
-def _check_options(unseparable: str, degenerate: str) -> None:
-    for name, value, kinds in (
-        ("unseparable", unseparable, get_args(Unseparable)),
-        ("degenerate", degenerate, get_args(Degenerate)),
-    ):
-        if value not in kinds:
-            raise ValueError(f"{name} is {value!r}. Pass {' or '.join(map(repr, kinds))}.")
-
-
 def _prepared(
     keys: Tensor,
     selected: Any,
@@ -179,8 +176,7 @@ def _prepared(
     """The arguments with one batch axis, numbers in float64, the rest as booleans; and the batch axes."""
     if not isinstance(keys, Tensor) or not keys.is_floating_point():
         raise TypeError(f"keys are {_described(keys)}. Pass a tensor (…, n, T, d) of real numbers.")
-    if keys.ndim < 3 or 0 in keys.shape:
-        raise ValueError(f"keys are {_described(keys)}. Pass (…, n, T, d), at least one of each.")
+    check_keys(tuple(keys.shape), _described(keys))
     *batch, n, T, _ = keys.shape
     arrays = {
         "selected": selected if isinstance(selected, Tensor) else torch.as_tensor(np.asarray(selected)),
@@ -204,11 +200,7 @@ def _prepared(
     try:
         axes = tuple(torch.broadcast_shapes(*shapes))
     except RuntimeError:
-        listed = ", ".join(str(tuple(shape)) for shape in shapes)
-        raise ValueError(
-            f"the batch axes of keys, queries, selected, mask, required, slack do not broadcast: {listed}. "
-            "Give every tensor the same batch axes, or none."
-        ) from None
+        raise no_common_axes(tuple(shape) for shape in shapes) from None
 
     def flat(x: Tensor, axes_of_one: int) -> Tensor:
         shape = x.shape[x.ndim - axes_of_one :]
@@ -239,21 +231,17 @@ def _as_selected(selected: Tensor, n: int, T: int) -> Tensor:
         raise TypeError(f"selected is {_described(selected)}. Pass booleans (…, n, T) or indices (…, n).")
     _check_trailing("selected", selected, "booleans (…, n, T) or indices (…, n)", (n,))
     if not _needs_formula() and bool(((selected < 0) | (selected >= T)).any()):
-        span = f"from {int(selected.min())} to {int(selected.max())}"
-        raise ValueError(f"selected has indices {span} but T={T}. Pass indices from 0 to {T - 1}.")
+        raise outside(int(selected.min()), int(selected.max()), T)
     return selected[..., None] == torch.arange(T, device=selected.device)
 
 
 def _check_trailing(
-    name: str, x: Any, shape: str, sizes: tuple[int | None, ...], dtype: torch.dtype | None = None
+    name: str, x: Any, axes: str, sizes: tuple[int | None, ...], dtype: torch.dtype | None = None
 ) -> None:
-    """Refuse a tensor whose last axes have other sizes."""
-    fits = isinstance(x, Tensor) and x.ndim >= len(sizes) and (dtype is None or x.dtype == dtype)
-    fits = fits and all(b in (a, None) for a, b in zip(x.shape[-len(sizes) :], sizes, strict=True))
-    if not fits:
-        wanted = ", ".join("any" if size is None else str(size) for size in sizes)
-        kind = "" if dtype is None else f" of {dtype}"
-        raise ValueError(f"{name} is {_described(x)}. Pass {shape}{kind}, with last axes ({wanted}).")
+    """Refuse a tensor whose last axes have other sizes, or of another type."""
+    fits = isinstance(x, Tensor) and dtype in (None, x.dtype)
+    kind = "" if dtype is None else f" of {dtype}"
+    check_trailing(name, tuple(x.shape) if fits else None, _described(x), axes + kind, sizes)
 
 
 def _per_example(name: str, x: Tensor | float, keys: Tensor, n: int) -> Tensor:

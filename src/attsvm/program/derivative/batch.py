@@ -13,6 +13,7 @@ from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.program.conflict import explain
+from attsvm.program.constraints import packed
 from attsvm.program.derivative.gram import Cotangents
 from attsvm.program.derivative.optimum import Optimum
 from attsvm.program.derivative.polish import polished
@@ -125,6 +126,25 @@ class Batch:
         more = ", …" if len(runs) > NAMED else ""
         verb = "is" if len(runs) == 1 else "are"
         return f"{len(runs)} of {len(self.separable)} runs ({', '.join(names)}{more}) {verb}"
+
+
+def restored(
+    tokens: Tokens,
+    selected: Bool,
+    required: Float,
+    price: Float | None,
+    norm: Norm,
+    W: Float,
+    multipliers: Float,
+    separable: Bool,
+    axes: tuple[int, ...],
+) -> Batch:
+    """A batch that was solved before, from its arrays; multipliers (r, n, T)."""
+    rows = tokens.mask & (selected.argmax(-1)[..., None] != np.arange(tokens.T))
+    packed_rows = packed(rows, multipliers)
+    batch = Batch(Solution(tokens, selected, norm, W, packed_rows, required, separable, price), axes)
+    batch.__dict__["multipliers"] = multipliers  # what its cached property would unpack again
+    return batch
 
 
 def solve_batch(
