@@ -54,8 +54,8 @@ class Drawings:
         view = root.attrib["viewBox"]
         wide, high = view.split()[2:]
         return (
-            f'<figure class="drawing" style="aspect-ratio: {wide} / {high}"><svg viewBox="{view}" role="img" '
-            f'aria-label="{escaped(description)}">{content}</svg></figure>'
+            f'<figure class="drawing" style="aspect-ratio: {wide} / {high}; --wide: {wide}">'
+            f'<svg viewBox="{view}" role="img" aria-label="{escaped(description)}">{content}</svg></figure>'
         )
 
     @property

@@ -66,7 +66,7 @@ TWIN_KQ = Source("independent NumPy run", RUN, 30)
     notes=(
         "The published run of (K, Q) adds a ridge of 2.2e-16 (‖K‖² + ‖Q‖²) to the loss. Once attention "
         "saturates the ridge is larger than the gradient of the loss: the run then follows the ridge "
-        "path, holds ‖W‖ near 120 and agrees with the nuclear program to 0.996 (black). Descent without "
+        "path, holds ‖W‖ near 120 and agrees with the nuclear program to 0.996 (dashed). Descent without "
         "a ridge, with gradients that survive saturation, turns the same way but more slowly: 0.98 "
         "after 2,000 steps (orange)."
     ),
