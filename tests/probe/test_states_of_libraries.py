@@ -15,8 +15,9 @@ SAME = 1e-5
 LAYER = 2
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model():
+    """Of each test its own: a bridge of TransformerLens replaces the modules of the model it is given."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 20, "intermediate_size": 30, "num_hidden_layers": 3, "num_attention_heads": 2}
     config = transformers.LlamaConfig(vocab_size=30, **sizes)
@@ -77,10 +78,9 @@ def test_the_states_of_a_library_are_those_that_the_probe_was_fitted_on(model, i
     layers = [model(x, output_hidden_states=True).hidden_states for x in ids]
     expected = [of_text[LAYER][0, 1:] for of_text in layers]
     states = read(model, ids, tokenizer)
+    following = [of_text[LAYER + 1][0, 1:] for of_text in layers]
     assert max(float((a - b).abs().max()) for a, b in zip(states, expected, strict=True)) < SAME
-    assert all(
-        float((a - b[LAYER + 1][0, 1:]).abs().max()) > 1e-3 for a, b in zip(states, layers, strict=True)
-    )
+    assert min(float((a - b).abs().max()) for a, b in zip(states, following, strict=True)) > 1e-3
     probe = AttentionProbe(head_ridge=0.1, prompt_ridge=0.1).fit(expected, np.arange(len(ids)) % 2)
     scores = [probe.decision_function(x) for x in (states, expected)]
     assert np.abs(scores[0] - scores[1]).max() < 100 * SAME
