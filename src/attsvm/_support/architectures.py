@@ -8,6 +8,9 @@ from typing import Any
 PAIRS = (("query", "key"), ("q_proj", "k_proj"), ("q_lin", "k_lin"), ("query_proj", "key_proj"), ("q", "k"))
 """BERT-like, Llama-like, DistilBERT, DeBERTa-v2, T5."""
 
+VALUES = ("value", "v_proj", "v_lin", "value_proj", "v")
+"""Layers of values beside them."""
+
 FUSED = ("c_attn", "qkv_proj", "Wqkv", "query_key_value")
 """One layer for queries, keys and values: GPT-2, Phi-3, ModernBERT, GPT-NeoX and Falcon."""
 

@@ -8,6 +8,7 @@ SelectiveAttention                  the same with a learned temperature per quer
 attention_statistics                what every query selects, at any length of context
 MarginMonitor                       norm, entropy and margin of every head while a model trains
 clip_logits                         a limit on the logits of every head, kept in the weights
+split                               queries, keys and values of every head as parameters of their own
 evict                               which keys of a cache can go, and what that costs
 MGDAWeighting, DualConeProjector    weights of several objectives, exact, in TorchJD's places
 watch                               running scores of probes while a language model generates
@@ -20,6 +21,7 @@ steps from `directions.py`. `max_margin.py` gives the solver's results a backwar
 modules, and `readers.py` recomputes queries and keys from them (the names of a new family go to
 `_support/architectures.py`), for transformers by `hf_attention_inputs.py`, which runs a module to its
 softmax.
+`split.py` cuts the matrices of these modules.
 `monitor.py` records every head and draws its records. `probe.py` is a fitted probe as a module, and
 `running.py` keeps the running scores of `watch.py`.
 """
@@ -39,11 +41,13 @@ from attsvm.torch.monitor import HeadRecord, MarginMonitor
 from attsvm.torch.objectives import DualConeProjector, MGDAWeighting
 from attsvm.torch.pooling import AttentionPooling, SelectiveAttention, attention, pool
 from attsvm.torch.readers import QueryKey
+from attsvm.torch.split import AttentionLayout, Split, SplitMatrix, split
 from attsvm.torch.statistics import AttentionStatistics, attention_statistics
 from attsvm.torch.steepest import Compositional, SteepestDescent
 from attsvm.torch.watch import Watch, watch
 
 __all__ = [
+    "AttentionLayout",
     "AttentionPooling",
     "AttentionStatistics",
     "Compositional",
@@ -58,6 +62,8 @@ __all__ = [
     "NotDifferentiable",
     "QueryKey",
     "SelectiveAttention",
+    "Split",
+    "SplitMatrix",
     "SteepestDescent",
     "Watch",
     "attention",
@@ -66,5 +72,6 @@ __all__ = [
     "evict",
     "max_margin",
     "pool",
+    "split",
     "watch",
 ]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attsvm._support.architectures import FUSED, LATENT, PAIRS, first_attribute
+from attsvm._support.architectures import FUSED, LATENT, PAIRS, first_attribute, matrix_of
 from attsvm.torch.readers import (
     AttentionReading,
     Inputs,
@@ -19,6 +19,14 @@ from attsvm.torch.readers import (
     key_states,
     reader_of,
 )
+
+NO_ATTENTION = (
+    "has no attention module that can be read. Expected AttentionPooling, torch.nn.MultiheadAttention, or "
+    f"Hugging Face's layers with {', '.join(map('/'.join, PAIRS))}, {', '.join(FUSED)} or "
+    f"{' and '.join(LATENT)}. Describe one of your own: "
+    'MarginMonitor(model, {ItsClass: QueryKey("q", "k", heads=4)}).'
+)
+"""What is wrong with a model of which no module is known."""
 
 
 class ModuleCall(NamedTuple):
@@ -40,13 +48,7 @@ class AttentionHooks:
         pairs = {name: (module, _reader(module, readers or {})) for name, module in named}
         self._modules = {name: (module, read) for name, (module, read) in pairs.items() if read}
         if not self._modules:
-            raise ValueError(
-                f"{type(model).__name__} has no attention module that can be read. Expected "
-                "AttentionPooling, torch.nn.MultiheadAttention, or Hugging Face's layers with "
-                f"{', '.join(map('/'.join, PAIRS))}, {', '.join(FUSED)} or {' and '.join(LATENT)}. "
-                "Describe one of your own: "
-                'MarginMonitor(model, {ItsClass: QueryKey("q", "k", heads=4)}).'
-            )
+            raise ValueError(f"{type(model).__name__} {NO_ATTENTION}")
         self.calls: dict[str, tuple[ModuleCall, ...]] = {}
         self._model_runs = False  # False while a submodule runs by itself
         _, inner = named[0]
@@ -127,6 +129,16 @@ def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_modules():
         if "_orig_mod" not in module._modules:
             yield ".".join(step for step in name.split(".") if step != "_orig_mod") or "model", module
+
+
+def attention_modules(
+    model: nn.Module, readers: Mapping[type[nn.Module], QueryKey]
+) -> Iterator[tuple[str, nn.Module]]:
+    """The attention modules of a model by name, those with a fused layer of unknown order included."""
+    for name, module in _modules(model):
+        unknown = matrix_of(first_attribute(module, FUSED)) is not None
+        if _reader(module, readers) is not None or unknown:
+            yield name, module
 
 
 def _reader(module: nn.Module, readers: Mapping[type[nn.Module], QueryKey]) -> ModuleReader | None:

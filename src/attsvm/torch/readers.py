@@ -79,7 +79,7 @@ class QueryKey:
     def __call__(self, module: nn.Module, inputs: Inputs) -> AttentionReading:
         """What the module's heads compute."""
         states: Tensor = inputs[next(iter(inspect.signature(module.forward).parameters))]
-        query, key = self._layers(module)
+        query, key = self.layers(module)
         groups = self.groups or self.heads
         q = split_heads(query.of(query.layer(states)), self.heads)
         k = split_heads(key.of(key.layer(states)), groups)
@@ -90,9 +90,9 @@ class QueryKey:
 
     def check(self, module: nn.Module) -> None:
         """Refuse names and sizes that the module does not have."""
-        self._layers(module)
+        self.layers(module)
 
-    def _layers(self, module: nn.Module) -> QueryKeySlices:
+    def layers(self, module: nn.Module) -> QueryKeySlices:
         """The layers of queries and keys."""
         rows, columns = self._matrix(module, self.query).shape
         key_rows = len(self._matrix(module, self.key))
