@@ -1,0 +1,226 @@
+"""AttentionProbe and its peers on the 113 binary sets of arXiv 2502.16681, in MiniLM states.
+
+python lab/benchmarks/practice/board_states.py STATES                                  (once: 11 CPU minutes)
+python lab/benchmarks/practice/board.py measure STATES SCORES --sets tuning            (what is there stays)
+python lab/benchmarks/practice/board.py measure STATES SCORES --sets all --layers 6 --methods default mean
+python lab/benchmarks/practice/board.py record STATES SCORES --out lab/records/board.json
+python lab/benchmarks/practice/board.py tables lab/records/board.json               (as on docs/lab/board.md)
+
+Every method sees the training rows of a set alone, and chooses its settings there. Settings of ours may be
+chosen on the twenty tuning sets; the others are for the table. Peers of 2601.11516 (MultiMax, the maximum of
+rolling means) and the attention probe are those of the package probelab.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import board_states
+import numpy as np
+import probe_peers as peers
+from real_sets import error, places
+
+from attsvm.probe import TokenStore
+
+METHODS: dict[str, Callable[..., peers.Scores]] = {
+    "default": peers.ours(),
+    "mean": peers.mean_pooling,
+    "last": peers.last_token,
+    "max": peers.max_pooling,
+    "positive": peers.ours(positive=True),
+    "probelab attention": peers.probelab("Attention"),
+    "multimax": peers.probelab("MultiMax"),
+    "rolling": peers.probelab("RollingAttention"),
+    "auto": peers.ours(features="auto"),
+}
+
+NAMES = {
+    "default": "`AttentionProbe()`",
+    "auto": '`AttentionProbe(features="auto")`',
+    "positive": "`AttentionProbe(positive=True)`",
+    "mean": "mean pooling + logistic regression",
+    "last": "last token + logistic regression",
+    "max": "max pooling + logistic regression",
+    "probelab attention": "probelab 0.1.0 Attention",
+    "multimax": "probelab 0.1.0 MultiMax",
+    "rolling": "probelab 0.1.0 RollingAttention",
+}
+
+NUMBERS = ("AUC", "TPR at 1 % FPR", "log loss", "CPU s", "AUC above mean", "its error")
+RESAMPLES = 10_000
+
+
+def true_positives(scores: np.ndarray, labels: np.ndarray, share: float = 0.01) -> float:
+    """The share of positives above the score that at most this share of the negatives exceeds."""
+    negatives = np.sort(scores[labels == 0])[::-1]
+    return float((scores[labels == 1] > negatives[int(share * len(negatives))]).mean())
+
+
+def log_loss(scores: np.ndarray, labels: np.ndarray) -> float:
+    return float(np.logaddexp(0, (1 - 2 * labels) * scores).mean())
+
+
+def score_file(folder: Path, name: str, layer: int, method: str) -> Path:
+    return folder / f"{name}, layer {layer}, {method}.npz"
+
+
+def measure(states: Path, folder: Path, sets: list[str], layers: list[int], methods: list[str]) -> None:
+    """Test scores and CPU seconds of every method on every set, one file each."""
+    warnings.simplefilter("ignore")
+    folder.mkdir(parents=True, exist_ok=True)
+    compile_loops()
+    for name in sets:
+        for layer in layers:
+            missing = [m for m in methods if not score_file(folder, name, layer, m).exists()]
+            if not missing or not (states / f"{name}.npz").exists():
+                continue
+            board_set = board_states.load(states, name, layer)
+            for method in missing:
+                start = time.process_time()
+                scores = METHODS[method](board_set.training, board_set.labels, 0)
+                spent = time.process_time() - start
+                of_test = scores(board_set.test).astype(np.float32)
+                np.savez(score_file(folder, name, layer, method), scores=of_test, cpu=spent)
+            print(name, layer, *missing, flush=True)
+
+
+def compile_loops() -> None:
+    """Small inputs, and those above two million numbers, have loops of their own."""
+    rng = np.random.default_rng(0)
+    for tokens in (4, 150):
+        x = rng.standard_normal((50 * tokens, 384)).astype(np.float16)
+        peers.ours()(TokenStore.from_flat(x, np.arange(51) * tokens), np.arange(50) % 2, 0)
+
+
+def record(states: Path, folder: Path, file: Path) -> None:
+    """Numbers of every set × layer × method that was measured; None where it was not."""
+    sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    tables: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+    rows: dict[str, list[int]] = {"training": [], "test": [], "tokens": []}
+    for place, name in enumerate(sets):
+        with np.load(states / f"{name}.npz", allow_pickle=False) as data:
+            training, labels, lengths = int(data["training"]), data["labels"], data["lengths"]
+        for key, value in zip(rows, (training, len(labels) - training, int(lengths.sum())), strict=True):
+            rows[key].append(value)
+        truth = labels[training:]
+        for layer in board_states.LAYERS:
+            scores = {}
+            for method in METHODS:
+                if (path := score_file(folder, name, layer, method)).exists():
+                    with np.load(path) as data:
+                        scores[method] = data["scores"].astype(float), float(data["cpu"])
+            for method, (of_test, spent) in scores.items():
+                of_method = tables.setdefault(str(layer), {}).setdefault(method, {})
+                for key, value in zip(
+                    NUMBERS, judged(of_test, truth, scores.get("mean"), spent), strict=True
+                ):
+                    of_method.setdefault(key, [None] * len(sets))[place] = value
+    content = {"sets": sets, "tuning": board_states.tuning_sets(sets), "rows": rows, "layers": tables}
+    file.write_text(json.dumps(content, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+
+
+def judged(scores: np.ndarray, truth: np.ndarray, mean: tuple | None, spent: float) -> list[float | None]:
+    """The NUMBERS of a method on a set."""
+    of_method = places(scores, truth)
+    above: list[float | None] = [None, None]
+    if mean is not None:
+        gain = of_method - places(mean[0], truth)
+        above = [round(auc(gain, truth), 4), round(error(gain, truth), 4)]
+    numbers = auc(of_method, truth), true_positives(scores, truth), log_loss(scores, truth)
+    return [*(round(number, 4) for number in numbers), round(spent, 2), *above]
+
+
+def auc(of_rows: np.ndarray, truth: np.ndarray) -> float:
+    """The mean of `places`, each class weighted alike."""
+    return float(np.mean([of_rows[truth == label].mean() for label in (0, 1)]))
+
+
+def column(content: dict, layer: str, method: str, key: str, sets: list[str]) -> np.ndarray:
+    """Numbers of a method on these sets; NaN where it was not run."""
+    values = content["layers"][layer].get(method, {}).get(key, [None] * len(content["sets"]))
+    of_set = dict(zip(content["sets"], values, strict=True))
+    return np.array([np.nan if of_set[name] is None else of_set[name] for name in sets])
+
+
+def interval(differences: np.ndarray) -> tuple[float, float]:
+    """95 % of the means of resampled sets."""
+    drawn = np.random.default_rng(0).integers(0, len(differences), (RESAMPLES, len(differences)))
+    low, high = np.quantile(differences[drawn].mean(1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def tables(content: dict) -> None:
+    """The page's tables."""
+    untouched = [name for name in content["sets"] if name not in content["tuning"]]
+    for layer, methods in content["layers"].items():
+        for title, sets in (("untouched", untouched), ("tuning", content["tuning"])):
+            print(f"\nLayer {layer}, the {len(sets)} {title} sets\n")
+            print("| method | sets | AUC | TPR at 1 % FPR | log loss | CPU s |\n|---|---|---|---|---|---|")
+            for method in (method for method in NAMES if method in methods):
+                values = np.array([column(content, layer, method, key, sets) for key in NUMBERS[:4]])
+                run = np.isfinite(values[0])
+                if run.any():
+                    numbers = " | ".join(f"{value:.3f}" for value in values[:, run].mean(1))
+                    print(f"| {NAMES[method]} | {run.sum()} | {numbers} |")
+            print("\n| the default minus | AUC [95 %] | wins | losses | TPR at 1 % FPR [95 %] |")
+            print("|---|---|---|---|---|")
+            for method in (method for method in NAMES if method in methods and method != "default"):
+                print_difference(content, layer, method, sets)
+        below = [
+            f"{name} ({gain:+.3f} ± {of_gain:.3f})"
+            for name, gain, of_gain in zip(
+                content["sets"],
+                *(column(content, layer, "default", key, content["sets"]) for key in NUMBERS[4:]),
+                strict=True,
+            )
+            if gain < -2 * of_gain
+        ]
+        print(f"\nBelow mean pooling beyond two standard errors: {', '.join(below) or 'none'}.")
+
+
+def print_difference(content: dict, layer: str, method: str, sets: list[str]) -> None:
+    """One row: the mean difference over sets, its interval, on how many sets it is above and below zero."""
+    cells = []
+    for key in NUMBERS[:2]:
+        differences = column(content, layer, "default", key, sets) - column(content, layer, method, key, sets)
+        differences = differences[np.isfinite(differences)]
+        if not len(differences):
+            return
+        low, high = interval(differences)
+        cells.append(f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]")
+        if key == "AUC":
+            cells += [str((differences > 0).sum()), str((differences < 0).sum())]
+    print(f"| {NAMES[method]} | {' | '.join(cells)} |")
+
+
+def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    commands = parser.add_subparsers(dest="command", required=True)
+    of_measure, of_record = commands.add_parser("measure"), commands.add_parser("record")
+    for command in (of_measure, of_record):
+        command.add_argument("states", type=Path)
+        command.add_argument("scores", type=Path)
+    of_measure.add_argument("--sets", choices=["tuning", "others", "all"], default="tuning")
+    of_measure.add_argument("--layers", type=int, nargs="+", default=list(board_states.LAYERS))
+    of_measure.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS)[:5])
+    of_record.add_argument("--out", type=Path, default=Path("lab/records/board.json"))
+    commands.add_parser("tables").add_argument("record", type=Path)
+    options = parser.parse_args()
+    if options.command == "tables":
+        return tables(json.loads(options.record.read_text()))
+    if options.command == "record":
+        return record(options.states, options.scores, options.out)
+    sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    tuning = board_states.tuning_sets(sets)
+    chosen = {"tuning": tuning, "all": sets, "others": [name for name in sets if name not in tuning]}
+    return measure(options.states, options.scores, chosen[options.sets], options.layers, options.methods)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Where probes of the board break: shifted sets, long contexts, few labels, wrong labels, rare positives.
+
+python lab/benchmarks/practice/board_shifts.py shifts STATES --out lab/records/board_shifts.json
+python lab/benchmarks/practice/board_shifts.py long STATES --sets 8
+python lab/benchmarks/practice/board_shifts.py labels STATES --sets 12
+python lab/benchmarks/practice/board_shifts.py tables STATES
+
+STATES is the folder of board_states.py. What the record has is not measured again. The last layer of MiniLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+import zlib
+from pathlib import Path
+
+import board
+import board_states
+import numpy as np
+import probe_peers as peers
+from board_states import BoardSet
+from real_sets import error, places
+
+from attsvm.probe import TokenStore
+
+LAYER = 6
+SHIFTED = ["default", "mean", "last", "max", "positive", "multimax", "rolling"]
+CONTEXT, BENIGN = 2048, "57_wikidatais_alive"
+"""Length of a long context, and the set whose texts surround the text that is judged."""
+
+LENGTHENED, LONG_ROWS, WINDOW, STRIDE = 256, 150, 64, 32
+"""Length of lengthened training sequences, test rows of a long context, windows of a rolling score."""
+
+COUNTS, NOISE, POSITIVES = (32, 64, 125, 250), (0.1, 0.2), (0.1, 0.05)
+LOT = 545
+
+Row = dict[str, object]
+
+
+def judged(scores: np.ndarray, truth: np.ndarray, mean: np.ndarray | None = None) -> Row:
+    """AUC, true positives at 1 % false ones, log loss; AUC above mean pooling and its standard error."""
+    of_method = places(scores, truth)
+    row: Row = {"AUC": round(board.auc(of_method, truth), 4)}
+    row["TPR"] = round(board.true_positives(scores, truth), 4)
+    row["log loss"] = round(board.log_loss(scores, truth), 4)
+    if mean is not None:
+        gain = of_method - places(mean, truth)
+        row |= {"above": round(board.auc(gain, truth), 4), "error": round(error(gain, truth), 4)}
+    return row
+
+
+def drawn(count: int) -> list[str]:
+    """Sets drawn by lot from those on which no setting was chosen; the surrounding texts are not judged."""
+    sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    tuning = board_states.tuning_sets(sets)
+    untouched = [name for name in sets if name not in tuning and "wikidata" not in name]
+    return np.random.default_rng(LOT).permutation(untouched)[:count].tolist()
+
+
+def shifts(states: Path) -> list[Row]:
+    """Fitted on a set, judged on its own test rows and on its shifted ones."""
+    rows: list[Row] = []
+    for name in board_states.names(board_states.folder()):
+        if not name.endswith("_OOD"):
+            continue
+        home = board_states.load(states, name.removesuffix("_OOD"), LAYER)
+        away = board_states.load(states, name, LAYER)
+        tests = {"same": (home.test, home.truth), "shifted": (away.test, away.truth)}
+        of_mean = {}
+        for method in ["mean", *(method for method in SHIFTED if method != "mean")]:
+            scores = board.METHODS[method](home.training, home.labels, 0)
+            for where, (store, truth) in tests.items():
+                of_test = scores(store).astype(float)
+                of_mean.setdefault(where, of_test)
+                rows.append(
+                    {"set": name, "method": method, "test": where, **judged(of_test, truth, of_mean[where])}
+                )
+        print(name, flush=True)
+    return rows
+
+
+# ---------------------------------------------------------------------- long contexts
+
+
+def surrounded(store: TokenStore, benign: TokenStore, length: int, seed: int) -> TokenStore:
+    """Every sequence between benign ones, drawn anew, at least `length` tokens in all."""
+    rng, parts, lengths = np.random.default_rng(seed), [], []
+    for tokens in store:
+        pieces, total = [tokens], len(tokens)
+        while total < length:
+            pieces.append(benign[int(rng.integers(len(benign)))])
+            total += len(pieces[-1])
+        place = int(rng.integers(len(pieces)))
+        pieces[0], pieces[place] = pieces[place], pieces[0]
+        parts += pieces
+        lengths.append(total)
+    return TokenStore.from_flat(np.concatenate(parts), np.cumsum([0, *lengths]))
+
+
+def largest_window(scores: peers.Scores, store: TokenStore) -> np.ndarray:
+    """The largest score of windows of WINDOW tokens, STRIDE apart."""
+    windows, counts = [], []
+    for tokens in store:
+        starts = range(0, max(1, len(tokens) - WINDOW + STRIDE), STRIDE)
+        windows += [tokens[a : a + WINDOW] for a in starts]
+        counts.append(len(starts))
+    of_windows = scores(TokenStore.from_flat(np.concatenate(windows), np.cumsum([0, *map(len, windows)])))
+    return np.maximum.reduceat(of_windows, np.cumsum([0, *counts[:-1]]))
+
+
+def long(states: Path, count: int) -> list[Row]:
+    """Fitted on texts of at most 64 tokens, judged on the same texts within 2,048; and after lengthening."""
+    pool, rows = board_states.load(states, BENIGN, LAYER), list[Row]()
+    for name in drawn(count):
+        seed = zlib.crc32(name.encode())
+        b = board_states.load(states, name, LAYER)
+        b = BoardSet(b.training, b.labels, b.test[:LONG_ROWS], b.truth[:LONG_ROWS])
+        context = surrounded(b.test, pool.test, CONTEXT, seed)
+        lengthened = surrounded(b.training, pool.training, LENGTHENED, seed)
+        for method in SHIFTED:
+            short = board.METHODS[method](b.training, b.labels, 0)
+            trained_long = board.METHODS[method](lengthened, b.labels, 0)
+            scores = {
+                "the text alone": short(b.test),
+                "in context": short(context),
+                "in context, largest window": largest_window(short, context),
+                "lengthened training, in context": trained_long(context),
+            }
+            for where, of_test in scores.items():
+                row = judged(of_test.astype(float), b.truth)
+                rows.append({"set": name, "method": method, "test": where, **row})
+        print(name, flush=True)
+    return rows
+
+
+# ---------------------------------------------------------------------- labels
+
+
+def labels(states: Path, count: int) -> list[Row]:
+    """Fewer training rows, wrong labels, and rare positives, of sets drawn by lot."""
+    rows: list[Row] = []
+    for name in drawn(count):
+        b, rng = board_states.load(states, name, LAYER), np.random.default_rng(zlib.crc32(name.encode()))
+        n, trainings = len(b.labels), {}
+        for rows_used in COUNTS:
+            trainings[f"{rows_used} rows"] = np.arange(rows_used), b.labels[:rows_used]
+        for share in NOISE:
+            wrong = rng.permutation(n) < round(share * n)
+            trainings[f"{share:.0%} of the labels wrong"] = np.arange(n), b.labels ^ wrong
+        for share in POSITIVES:
+            negatives = np.flatnonzero(b.labels == 0)
+            positives = np.flatnonzero(b.labels == 1)[: round(share / (1 - share) * len(negatives))]
+            index = np.sort(np.concatenate([negatives, positives]))
+            trainings[f"{share:.0%} positive"] = index, b.labels[index]
+        for what, (index, given) in trainings.items():
+            mean = None
+            for method in ("mean", "default", "last"):
+                scores = board.METHODS[method](b.training[index], given, 0)(b.test).astype(float)
+                mean = scores if mean is None else mean
+                rows.append({"set": name, "method": method, "test": what, **judged(scores, b.truth, mean)})
+        print(name, flush=True)
+    return rows
+
+
+def tables(content: dict[str, list[Row]]) -> None:
+    """Means over sets, one table for each kind of shift."""
+    for kind, rows in content.items():
+        tests = list(dict.fromkeys(row["test"] for row in rows))
+        for key in ("AUC", "TPR"):
+            count = len({row["set"] for row in rows})
+            print(f"\n{kind}, {key}, mean over {count} sets\n\n| method | {' | '.join(map(str, tests))} |")
+            print("|---" * (len(tests) + 1) + "|")
+            for method in dict.fromkeys(row["method"] for row in rows):
+                of_tests = [
+                    np.mean([row[key] for row in rows if row["method"] == method and row["test"] == test])
+                    for test in tests
+                ]
+                print(f"| {board.NAMES[str(method)]} | {' | '.join(f'{value:.3f}' for value in of_tests)} |")
+
+
+def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("what", choices=["shifts", "long", "labels", "tables"])
+    parser.add_argument("states", type=Path)
+    parser.add_argument("--sets", type=int, default=8)
+    parser.add_argument("--out", type=Path, default=Path("lab/records/board_shifts.json"))
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    content = json.loads(options.out.read_text()) if options.out.exists() else {}
+    if options.what == "tables":
+        return tables(content)
+    if options.what in content:
+        raise SystemExit(f"{options.out} has {options.what} already.")
+    board.compile_loops()
+    run = {"long": long, "labels": labels}.get(options.what)
+    content[options.what] = run(options.states, options.sets) if run else shifts(options.states)
+    options.out.write_text(json.dumps(content, separators=(",", ":")).replace("},{", "},\n{") + "\n")
+    return tables({options.what: content[options.what]})
+
+
+if __name__ == "__main__":
+    main()

