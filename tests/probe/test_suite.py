@@ -5,6 +5,8 @@ import pytest
 
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
+from sklearn.metrics import roc_auc_score
+
 from attsvm.probe import AttentionProbe, ProbeSuite
 from tests.probe.cases import everywhere, needle
 
@@ -41,6 +43,34 @@ def test_soft_targets_between_two_labels_end_between_them():
     assert unsure < 0.6 * sure and turned == pytest.approx(sure, rel=1e-3)
     with pytest.raises(ValueError, match="from 0 to 1"):
         ProbeSuite().fit(X, 2 * soft)
+
+
+def test_layers_join_where_the_mean_of_their_scores_holds_out_better():
+    (X, y), (test, truth) = everywhere(160, 0), everywhere(400, 1)
+    rng = np.random.default_rng(2)
+    halves = [rng.standard_normal(x.shape) for x in (X, test)]  # two layers, each with noise of its own
+    noisy = [({1: x + e, 2: x - e, 3: e}) for x, e in zip((X, test), halves, strict=True)]
+    suite = ProbeSuite().fit(noisy[0], y[:, None], names=["class"])
+    assert sorted(suite.layers_["class"]) == [1, 2]  # not the layer of noise
+    alone = suite.auc(noisy[1], truth[:, None]).auc[:, 0]
+    together = roc_auc_score(truth, suite.combined(noisy[1])[:, 0])
+    assert together > alone.max()
+    copies = ProbeSuite().fit({1: X, 2: X}, y[:, None])  # a copy adds nothing
+    assert copies.layers_[0] == [1]
+    np.testing.assert_array_equal(copies.combined({1: test}), copies.decision_function({1: test})[1])
+
+
+def test_given_ridges_hold_nothing_out_and_average_all_layers():
+    X, y = everywhere(60, 0)
+    layers = {1: X, 2: np.random.default_rng(0).standard_normal(X.shape)}
+    suite = ProbeSuite(head_ridge=0.1, prompt_ridge=0.1).fit(layers, y[:, None])
+    assert suite.layers_ == {0: [1, 2]}
+    scores = suite.decision_function(layers)
+    np.testing.assert_allclose(suite.combined(layers), (scores[1] + scores[2]) / 2)
+    with pytest.raises(ValueError, match="X has no layer 2"):
+        suite.combined({1: X})
+    with pytest.raises(ValueError, match="same sequences in every layer"):
+        suite.combined({1: X, 2: X[:5]})
 
 
 def test_the_table_names_layers_and_concepts_and_is_drawn():

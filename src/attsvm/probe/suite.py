@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,9 +16,10 @@ from attsvm.numbers import Float
 from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.data.sequences import Sequences, from_table, read_sequences
 from attsvm.probe.data.store import TokenStore
-from attsvm.probe.fitting.attention import read_out
+from attsvm.probe.fitting.attention import log_loss, read_out
 from attsvm.probe.fitting.fits import AUTO, choose_ridges, fit_concepts
 from attsvm.probe.fitting.folds import Folding, folds
+from attsvm.probe.fitting.kinds import held_out_mean, lowest_mean
 from attsvm.probe.fitting.objective import Objective
 
 Name: TypeAlias = Hashable
@@ -33,10 +34,13 @@ class ProbeSuite(BaseEstimator):
         suite = ProbeSuite().fit({5: store_5, 11: store_11}, Y, names=["deception", "refusal"])
         print(suite.auc(test_layers, Y_test))         # layers × concepts
         suite.probes_[11]["refusal"]                  # an AttentionProbe
+        suite.combined(test_layers)                   # (n, concepts): the mean of the scores of some layers
 
     X: one of the probe's inputs, or a mapping from layers to them. Y (n, concepts): 0 or 1, or soft targets
         between.
     Parameters as of `AttentionProbe`; "auto" ridges are chosen for each concept separately.
+    Fitted: probes_; layers_: of every concept the layer that held out best, and those that lower the held-out
+        loss of the mean of scores by at least 0.5 % (all layers, if the ridges are given).
     """
 
     def __init__(
@@ -65,12 +69,15 @@ class ProbeSuite(BaseEstimator):
         if not len(self.names_) == len(set(self.names_)) == targets.shape[1]:
             problem = f"names is {self.names_} for {targets.shape[1]} concepts"
             raise ValueError(f"{problem}. Pass one per column of Y, all different.")
-        self.probes_ = {layer: self._fit_layer(tokens, targets, groups) for layer, tokens in layers.items()}
+        fits = {layer: self._fit_layer(tokens, targets, groups) for layer, tokens in layers.items()}
+        self.probes_ = {layer: fitted.probes for layer, fitted in fits.items()}
+        self.layers_ = {
+            name: _together({layer: fitted.held_out[q] for layer, fitted in fits.items()}, targets[:, q])
+            for q, name in enumerate(self.names_)
+        }
         return self
 
-    def _fit_layer(
-        self, X: Sequences, targets: Float, groups: ArrayLike | None
-    ) -> dict[Name, AttentionProbe]:
+    def _fit_layer(self, X: Sequences, targets: Float, groups: ArrayLike | None) -> _LayerFit:
         store, n = _store(X), len(targets)
         if len(store) != n:
             raise ValueError(f"X has {len(store)} sequences, Y has {n} rows.")
@@ -80,7 +87,14 @@ class ProbeSuite(BaseEstimator):
         splits = folds(self.cv, np.zeros(n, int), groups, np.ones(n))
         objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, splits, 1)
         options = template._fit_options()
-        fits = fit_concepts(objective, options, choose_ridges(objective, options))
+        choices = choose_ridges(objective, options)
+        fits = fit_concepts(objective, options, choices)
+        points = [point for choice in choices if choice.points is not None for point in choice.points]
+        weights = list(map(objective.weights_for_tokens, points))
+        held_out = [np.full(n, np.nan)] * len(choices)
+        if weights:
+            scores = read_out(store, weights, objective.standard.mean)[1].reshape(len(choices), -1, 1, n)
+            held_out = [held_out_mean(splits, of_folds)[0] for of_folds in scores]
         probes = {}
         for name, fitted in zip(self.names_, fits, strict=True):
             probe = probes[name] = AttentionProbe(**settings)
@@ -88,7 +102,7 @@ class ProbeSuite(BaseEstimator):
             probe.features_, probe.kinds_ = None, ["linear"]
             probe._set_fitted(fitted, objective.standard)
             probe._fitted_on_sequences = bool(store.lengths.max() > 1)
-        return probes
+        return _LayerFit(probes, held_out)
 
     def decision_function(self, X: Layers) -> dict[Name, Float]:
         """Scores (n, concepts) of every layer, each in one read."""
@@ -103,6 +117,24 @@ class ProbeSuite(BaseEstimator):
             scores[layer] = read_out(store, weights, probes[0].mean_)[1][:, 0].T
         return scores
 
+    def combined(self, X: Layers) -> Float:
+        """Scores (n, concepts): of every concept the mean over the layers in `layers_`."""
+        check_is_fitted(self, "probes_")
+        layers, used = _layers(X, self.probes_), {layer for of in self.layers_.values() for layer in of}
+        missing = [layer for layer in self.probes_ if layer in used and layer not in layers]
+        if missing:
+            raise ValueError(f"X has no layer {missing[0]!r}. Pass the layers that the suite was fitted on.")
+        needed: dict[Name, Sequences] = {layer: layers[layer] for layer in self.probes_ if layer in used}
+        scores = self.decision_function(needed)
+        sizes = [len(of) for of in scores.values()]
+        if len(set(sizes)) > 1:
+            raise ValueError(f"layers have {sizes} sequences. Pass the same sequences in every layer.")
+        columns = [
+            np.mean([scores[layer][:, q] for layer in self.layers_[name]], axis=0)
+            for q, name in enumerate(self.names_)
+        ]
+        return np.stack(columns, 1)
+
     def auc(self, X: Layers, Y: ArrayLike) -> AucTable:
         """AUC of every layer for every concept, on sequences that no probe was fitted on; Y (n, concepts)."""
         targets, scores = _targets(Y) > 0.5, self.decision_function(X)
@@ -111,6 +143,27 @@ class ProbeSuite(BaseEstimator):
             raise ValueError(f"Y has shape {targets.shape}. Pass a row per sequence, a column per concept.")
         rows = [[roc_auc_score(y, s) for y, s in zip(targets.T, of.T, strict=True)] for of in scores.values()]
         return AucTable(list(scores), self.names_, np.array(rows))
+
+
+class _LayerFit(NamedTuple):
+    """probes of a layer by concept; held_out: scores (n,) of each, NaN where a sequence was not held out."""
+
+    probes: dict[Name, AttentionProbe]
+    held_out: list[Float]
+
+
+def _together(held_out: Mapping[Name, Float], targets: Float) -> list[Name]:
+    """The layers whose mean of scores holds out best; all of them, if nothing was held out."""
+    if not all(np.isfinite(scores).any() for scores in held_out.values()):
+        return list(held_out)
+
+    def loss(layer: Name) -> float:
+        scores, tested = held_out[layer], np.isfinite(held_out[layer])
+        return float(log_loss(np, scores[None, None, tested], targets[None, None, tested])[0].mean())
+
+    ranked = sorted(held_out, key=loss)
+    weight = np.ones(len(targets)) / len(targets)
+    return lowest_mean(ranked, {layer: of[None] for layer, of in held_out.items()}, targets[None], weight)
 
 
 @dataclass(frozen=True, eq=False)

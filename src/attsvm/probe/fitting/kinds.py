@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,9 @@ from attsvm.probe.fitting.objective import Objective, Standard
 from attsvm.probe.fitting.relu import train
 
 LEAST_GAIN = 0.005
-"""Share by which another kind must lower the held-out loss of the mean to join it."""
+"""Share by which another kind, or layer, must lower the held-out loss of the mean to join it."""
+
+T = TypeVar("T")
 
 Splits = NDArray[np.int8]
 """(folds, n): 1 where a fold trains, −1 where it is tested, 0 for neither."""
@@ -87,7 +89,7 @@ class KindSearch:
         def scores() -> Float:
             points = choices[0].points
             weights = [objective.weights_for_tokens(point) for point in ([] if points is None else points)]
-            return _held_out(self.splits, read_out(objective.store, weights, objective.standard.mean)[1])
+            return held_out_mean(self.splits, read_out(objective.store, weights, objective.standard.mean)[1])
 
         def fit() -> FeatureProbe:
             fitted = fit_concepts(objective, self.options, choices)[0]
@@ -107,7 +109,7 @@ class KindSearch:
         standard = Standard(np.zeros(trained.features.width), np.ones(trained.features.width))
         probe = FeatureProbe(["relu"], fitted, standard, trained.features)
         held_out = loss if len(self.member_splits) else np.inf
-        return KindResult(held_out, lambda: _held_out(self.member_splits, trained.scores), lambda: probe)
+        return KindResult(held_out, lambda: held_out_mean(self.member_splits, trained.scores), lambda: probe)
 
 
 KINDS = {"linear": KindSearch.linear, "relu": KindSearch.relu, "rbf": KindSearch.rbf}
@@ -116,25 +118,33 @@ KINDS = {"linear": KindSearch.linear, "relu": KindSearch.relu, "rbf": KindSearch
 
 def best_mean(objective: Objective, results: dict[str, KindResult]) -> list[str]:
     """The kind that held out best, and those that lower the loss of the mean of scores, one by one."""
-    best, *rivals = sorted(results, key=lambda kind: results[kind].held_out)
-    if not np.isfinite(results[rivals[-1]].held_out):
-        return [best]
+    ranked = sorted(results, key=lambda kind: results[kind].held_out)
+    if not np.isfinite(results[ranked[-1]].held_out):
+        return ranked[:1]
     scores = {kind: result.scores() for kind, result in results.items()}
+    return lowest_mean(ranked, scores, objective.targets[0], objective.training[0])
 
-    def loss(kinds: Sequence[str]) -> float:
-        mean = np.mean([scores[kind] for kind in kinds], axis=0)
+
+def lowest_mean(ranked: Sequence[T], scores: Mapping[T, Float], targets: Float, importance: Float) -> list[T]:
+    """The first of the ranked, and those that lower the log loss of the mean of scores, one by one.
+
+    scores (k, n) of each: held out, NaN where a sequence never was; targets (k, n); importance (n,).
+    """
+
+    def loss(members: Sequence[T]) -> float:
+        mean = np.mean([scores[member] for member in members], axis=0)
         held_out = np.isfinite(mean).all(0)
-        losses, _ = log_loss(np, mean[None, :, held_out], objective.targets[:, :, held_out])
-        return float(losses[0] @ objective.training[0, held_out])
+        losses, _ = log_loss(np, mean[None, :, held_out], targets[None, :, held_out])
+        return float(losses[0] @ importance[held_out])
 
-    kinds = [best]
-    for kind in rivals:
-        if loss([*kinds, kind]) < (1 - LEAST_GAIN) * loss(kinds):
-            kinds.append(kind)
-    return kinds
+    members = [ranked[0]]
+    for rival in ranked[1:]:
+        if loss([*members, rival]) < (1 - LEAST_GAIN) * loss(members):
+            members.append(rival)
+    return members
 
 
-def _held_out(splits: Splits, scores: Float) -> Float:
+def held_out_mean(splits: Splits, scores: Float) -> Float:
     """Mean of scores (folds, k, n) over the folds that held a sequence out (k, n); NaN where none did."""
     held_out = (splits == -1)[:, None]
     with np.errstate(invalid="ignore"):
