@@ -46,8 +46,6 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -55,8 +55,8 @@ def follow(
     with its error. A line of the log is written before its request is yielded. Started again, after a kill
     too, `follow` goes on with the requests that the log does not have. Delete files when you have their line.
 
-    probes: a fitted `AttentionProbe` for each layer. layers: the ids that the server was told, in its order; without
-    them the keys of probes are positions on the file's axis of layers.
+    probes: a fitted `AttentionProbe` for each layer. layers: the ids that the server was told, in its order;
+    without them the keys of probes are positions on the file's axis of layers.
     log: a file of JSON lines, which one process at a time may write.
     skip: first tokens to leave out, as in the fit: `activations` leaves out one.
     every: seconds between two looks. idle: seconds without a new request after which it ends; None: never.
