@@ -6,11 +6,15 @@ What `attsvm sweep lab/studies/atlas.toml --scale paper` computes, with a worker
 one queue, in the order of the study; after each the record is written, so that a limit leaves whole sizes
 behind. `--had lab/records/atlas.json` computes only what that record lacks, and adds it. `--summary` prints
 what a record says: for each training and size the program with the largest median, and the predicted one.
+
+`--joint 12 --had lab/records/atlas.json` asks theory again, and judges so many draws of the heads that an
+optimizer takes together by the joint program of all of them: minutes on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -22,11 +26,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import attsvm as att
 from attsvm._support.workers import preload, workers
+from attsvm.comparison.several_heads import joint_ratio
 from attsvm.numbers.threads import cores
-from attsvm_lab.sweeps.atlas import TRAINING, name_of
+from attsvm_lab.sweeps.atlas import JOINT, TRAINING, name_of, statistics, theory
 from attsvm_lab.sweeps.batch import device
-from attsvm_lab.sweeps.cell import as_cell
+from attsvm_lab.sweeps.cell import OF_HEADS, as_cell
 from attsvm_lab.sweeps.study import products
 from attsvm_lab.sweeps.sweep import NEEDED, sweep
 
@@ -44,6 +52,7 @@ def main() -> None:
     parser.add_argument("--machine", default=platform.machine())
     parser.add_argument("--had", type=Path, help="a record whose cells, if of as many seeds, are kept")
     parser.add_argument("--summary", type=Path, help="print what this record says, compute nothing")
+    parser.add_argument("--joint", type=int, help="draws of heads together, judged by their joint program")
     options, began = parser.parse_args(), time.perf_counter()
     if options.summary:
         print("\n".join(summary(json.loads(options.summary.read_text(encoding="utf8")))))
@@ -55,6 +64,11 @@ def main() -> None:
         study["train"] = [{**table, **scaled["train"]} for table in study["train"]]
     sizes = list(products(scaled.get("data", study["data"]), "data"))
     trainings = list(products(study["train"], "train"))
+    if options.joint:
+        record = json.loads(options.had.read_text(encoding="utf8"))
+        judge_jointly(record, trainings, sizes, options.joint)
+        options.had.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf8")
+        return
     names = list(dict.fromkeys(_name_and_entry(training, sizes[0])[0] for training in trainings))
     had = json.loads(options.had.read_text(encoding="utf8")) if options.had else {"trainings": {}}
     preload(*NEEDED)
@@ -84,6 +98,42 @@ def main() -> None:
         except TimeoutError:
             print(f"{options.seconds:g} s are over: {len(records)} of {len(waiting)} sizes", flush=True)
             os._exit(0)  # what is not finished is not waited for
+
+
+def judge_jointly(
+    record: dict[str, Any], trainings: list[dict[str, Any]], sizes: list[dict[str, Any]], draws: int
+) -> None:
+    """The limits of theory as they are now, and the column of joint programs, in a record."""
+    for told in record["trainings"].values():
+        told["theory"] = theory(told["words"])
+    for size, training in itertools.product(sizes, trainings):
+        name, entry = _name_and_entry(training, size)
+        told = record["trainings"].get(name, {"theory": {}, "sizes": {}})
+        if told["theory"].get("norm") == JOINT and entry in told["sizes"]:
+            shares = _joint_shares(as_cell(size, training, (), ""), record["along"], draws)
+            told["sizes"][entry]["shares"]["joint"] = shares
+            print(f"{name} | {entry}: {100 * shares['median']:.1f} of {shares['runs']}", flush=True)
+    record["programs"] = [*(name for name in record["programs"] if name != "joint"), "joint"]
+
+
+def _joint_shares(cell: Any, along: list[float], draws: int) -> dict[str, Any]:
+    """Statistics of the shares of the joint margin, as for other programs, where certified."""
+    settings, (n, T, d, _) = cell.training, cell.shape
+    arguments = settings.arguments()
+    tokens, _ = att.datasets.sphere(n, T, d, seed=range(draws))
+    of_heads = [range(OF_HEADS * h, OF_HEADS * h + draws) for h in range(settings.heads)]
+    v = np.stack([att.datasets.sphere(n, T, d, seed=seeds)[1] for seeds in of_heads], 1)
+    marks = [round(share * settings.steps) for share in along]
+    norm = att.limit_norm(arguments["weight"], arguments["optimizer"]).norm
+    del arguments["train_head"]
+    path = att.train(tokens, att.Linear(v), init=cell.start(range(draws)), record=marks, **arguments)
+    curves = []
+    for k in range(draws):
+        run = path.run(k)
+        solution = att.max_margin(run.tokens, run.selected, norm)
+        if solution.certified:
+            curves.append(joint_ratio(run, solution, [int(np.argmin(abs(run.index - m))) for m in marks]))
+    return statistics(JOINT, list(np.transpose(curves)), along, np.zeros(0))
 
 
 def summary(record: dict[str, Any]) -> list[str]:

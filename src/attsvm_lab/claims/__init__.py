@@ -46,6 +46,7 @@ MODULES = (
     "mini_batches",
     "beyond_schatten",
     "several_heads",
+    "heads_together",
     "values_and_outputs",
     "other_products",
     "attention_kinds",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attsvm import NoTheorem, limit_norm
+from attsvm import HeadsNorm, NoTheorem, limit_norm
 from attsvm._support import strict_json
 from attsvm._support.pages import page as in_one_file
 from attsvm.norms.names import norm_of
@@ -32,6 +32,9 @@ TRAINING = ("weight", "optimizer", *ALWAYS, *OPTIONAL, "loss", "steps", "init")
 WEIGHTS = {"full": "W", "kq": "K Qᵀ", "diagonal": "diagonal w", "diagonal_kq": "k ⊙ q"}
 STEPS = {"frobenius": "gradient descent", "spectral": "Muon", "linf": "sign", "l1": "one coordinate"}
 STEPS |= {"longest-row": "every row normalised"}
+
+JOINT = "joint program"
+"""The column of heads that the optimizer takes together: all of them in the norm that this implies."""
 
 
 def record(study: Table) -> dict[str, Any]:
@@ -124,9 +127,11 @@ def theory(training: Mapping[str, Any]) -> dict[str, str]:
         limit = limit_norm(arguments["weight"], arguments["optimizer"])
     except NoTheorem as error:
         return {"why": str(error).split(". Nearest")[0]}
-    hypotheses = [*(["all inputs at every step"] if training.get("batch") else []), limit.hypotheses]
+    joint = isinstance(limit.norm, HeadsNorm)
+    hypotheses = [str(limit.norm)] * joint + ["all inputs at every step"] * bool(training.get("batch"))
+    hypotheses.append(limit.hypotheses)
     return {
-        "norm": str(limit.norm),
+        "norm": JOINT if joint else str(limit.norm),
         "standing": limit.standing,
         "hypotheses": "; ".join(filter(None, hypotheses)),
     }
@@ -146,14 +151,19 @@ def _shares(runs: Columns, program: str, along: list[float]) -> dict[str, Any] |
     solved = np.isfinite(ends)
     if not solved.any():
         return None
-    ends, average = ends[solved], mean(ends, bounds=bounds("margin_ratio"))
+    ends = ends[solved]
     curve = [ends if share == 1 else runs[f"margin_ratio:{program}@{share:g}"][solved] for share in along]
-    early = curve[along.index(0.1)] if 0.1 in along else None
     steps = runs[f"arrival:{program}"][solved] if f"arrival:{program}" in runs else np.zeros(0)
-    arrivals = steps[np.isfinite(steps)]
+    return statistics(str(norm_of(program)), curve, along, steps[np.isfinite(steps)])
+
+
+def statistics(norm: str, curve: list[Float], along: list[float], arrivals: Float) -> dict[str, Any]:
+    """Statistics of margin ratios at shares of the steps, the last of which is the end."""
+    ends, average = curve[-1], mean(curve[-1], bounds=bounds("margin_ratio"))
+    early = curve[along.index(0.1)] if 0.1 in along else None
     return {
-        "norm": str(norm_of(program)),
-        "runs": int(solved.sum()),
+        "norm": norm,
+        "runs": len(ends),
         "median": _rounded(np.median(ends)),
         "mean": [_rounded(x) for x in (average.value, average.low, average.high)],
         "fifth": _rounded(np.quantile(ends, 0.05)),

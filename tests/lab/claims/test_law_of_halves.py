@@ -8,6 +8,7 @@ FILES = (
     "mini_batches",
     "beyond_schatten",
     "several_heads",
+    "heads_together",
     "values_and_outputs",
     "other_products",
 )

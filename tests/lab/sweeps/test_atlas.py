@@ -130,7 +130,7 @@ def test_the_page_has_one_heading_for_what_is_trained(chrome, tmp_path):
                 "norm": "spectral",
             },
             "W, 2 heads concatenated: Muon",
-            None,
+            atlas.JOINT,
         ),
     ],
 )
