@@ -43,6 +43,7 @@ MODULES = (
     "waiting",
     "factor_kkt_points",
     "weight_decay",
+    "decay_and_rank",
     "mini_batches",
     "beyond_schatten",
     "several_heads",

@@ -66,6 +66,7 @@ DUAL: dict[att.Norm, att.Norm] = {
     att.spectral: att.nuclear,
     att.linf: att.l1,
     FOURTH: att.Schatten(4 / 3),
+    att.nuclear: att.spectral,
 }
 
 
