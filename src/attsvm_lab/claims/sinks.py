@@ -6,6 +6,7 @@ in place of softmax a row may add up to nothing, and no sink appears.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +21,8 @@ PAPER = "Ran-Milo 2026, Attention Sinks Are Provably Necessary in Softmax Transf
 SIZE, FRESH = (16, 6, 6), 200
 """Sequences, tokens and width; sequences on which ReLU attention is judged."""
 STEPS, LR = 10_000, 5.0
+BROADCAST_LR, LOUD = 2.0, 2.0
+"""Shorter steps for a longer value; its length. Other contents have lengths of about one."""
 RELU_STEPS, RELU_LR, START = 1_000, 0.02, 0.1
 
 
@@ -40,19 +43,63 @@ def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> att.Verd
     ‖W*‖² = 4/3.
     """
     tokens, selected = att.datasets.trigger_means(*SIZE, seed=seed)
-    path, best = _trained(seed, silent), solved(tokens, selected)
+    return att.judge(
+        "a sink is a max-margin selection",
+        *_selects(_trained(seed, silent), solved(tokens, selected), selected),
+    )
+
+
+@claim(
+    "ours; the two kinds: Fesser et al. 2026, arXiv 2606.08105",
+    "derived",
+    removed="answers that are the sink's content alone: half of each is the mean of the other tokens",
+    twin={"share": 0.5},
+)
+def a_sink_that_broadcasts_is_the_same_selection(seed: int, share: float = 1.0) -> att.Verdict:
+    """A sink whose value is large is the max-margin selection of a sink without content, if its content is
+    the whole answer of the rows that attend it: a selection does not depend on the length of a value.
+
+    BOS has a content of length two, and every row but the trigger's must answer with it; all else is
+    as for a silent sink, with steps of 2. Wanted: the same, with a cosine ≥ 0.98 and a growth to 8 %. The
+    twin's rows must answer with half of it and half of the mean of the other tokens: attention stays between.
+    """
+    tokens, selected = broadcasting(seed, share)
+    path = _descended(tokens, BROADCAST_LR)
+    return att.judge(
+        "a broadcasting sink is a max-margin selection",
+        *_selects(path, solved(tokens, selected), selected, nearest=0.98, off=0.08),
+    )
+
+
+def broadcasting(seed: int, share: float) -> tuple[att.Tokens, Bool]:
+    """`trigger_means` with a content of BOS, which makes up a share of the answer of all rows but the
+    trigger's; the rest is the mean of the other tokens. Values are contents minus answers."""
+    tokens, selected = att.datasets.trigger_means(*SIZE, seed=seed)
+    content: Float = np.random.default_rng([11, seed]).standard_normal(tokens.values.shape[-1:])
+    content = LOUD * content / np.linalg.norm(content)
+    values, others = tokens.values.copy(), tokens.mask.copy()
+    values[:, 0] += content
+    others[:, 0] = False
+    means = np.einsum("nt,ntc->nc", others, tokens.values) / others.sum(1, keepdims=True)
+    values -= (~at_trigger(selected)[:, None] * (share * content + (1 - share) * means))[:, None]
+    return replace(tokens, values=values * tokens.mask[..., None]), selected
+
+
+def _selects(
+    path: att.Path, best: att.Solution, selected: Bool, nearest: float = 0.99, off: float = 0.06
+) -> list[att.Evidence]:
+    """BOS everywhere but at triggers, and growth of W along the program by ½ log t."""
     trigger, bos = at_trigger(selected), path.attention[-1, :, 0]
     moved = path.W[-1] - path.W[-2]
     share = np.linalg.norm(moved) * float(best.margin) / (0.5 * np.log(10))
-    return att.judge(
-        "a sink is a max-margin selection",
+    return [
         att.at_least("least attention of BOS but at triggers", bos[~trigger].min(), 0.98),
         att.at_most("largest attention of BOS at a trigger", bos[trigger].max(), 0.02),
-        att.at_least("cosine of the growth of W to the program", att.cosine(moved[None], best.W)[0], 0.99),
-        att.at_most("growth of W / (½ log 10 ‖W*‖), away from 1", abs(share - 1), 0.06),
+        att.at_least("cosine of the growth of W to the program", att.cosine(moved[None], best.W)[0], nearest),
+        att.at_most("growth of W / (½ log 10 ‖W*‖), away from 1", abs(share - 1), off),
         att.reported("‖W*‖² of the program", 1 / float(best.margin) ** 2),
         att.reported("loss", path.loss[-1]),
-    )
+    ]
 
 
 @claim(f"{PAPER}, ReLU attention", "text", removed="ReLU: softmax attention", twin={"kind": "softmax"})
@@ -98,11 +145,15 @@ def _trained(seed: int, silent: bool) -> att.Path:
         content = 2 * np.random.default_rng([9, seed]).random((SIZE[0], 1, SIZE[2] - 3)) - 1
         values[:, 0, 1:-1] += np.repeat(content, SIZE[1] - 1, axis=1).reshape(-1, SIZE[2] - 3)
         tokens = att.Tokens(tokens.keys, tokens.queries, mask=tokens.mask, values=values)
+    return _descended(tokens, LR)
+
+
+def _descended(tokens: att.Tokens, lr: float) -> att.Path:
     return att.train(
         tokens,
         att.SquaredError(),
         loss=att.correlation,
-        optimizer=att.gd(LR),
+        optimizer=att.gd(lr),
         steps=STEPS,
         record=[STEPS // 10],
     )
