@@ -49,7 +49,7 @@ def loose(log):
 def test_the_changelog_of_the_newest_version_says_a_thing_once_and_in_its_place():
     log = (ROOT / "CHANGELOG.md").read_text(encoding="utf8")
     assert loose(log) == []
-    merged = log.replace("\n### New\n", "\n- An old line.\n\n### New\n\n- A thing.\n- A thing.\n", 1)
+    merged = log.replace("\n### ", "\n- An old line.\n\n### New\n\n- A thing.\n- A thing.\n\n### ", 1)
     assert loose(merged) == ["- An old line.", "- A thing."]
 
 
