@@ -20,18 +20,19 @@ import board
 import board_states
 import numpy as np
 import probe_peers as peers
-from board_states import BoardSet
 from real_sets import error, places
 
-from attsvm.probe import TokenStore
+from attsvm.probe import TokenStore, surround
 
 LAYER = 6
 SHIFTED = ["default", "mean", "last", "max", "positive", "multimax", "rolling"]
 CONTEXT, BENIGN = 2048, "57_wikidatais_alive"
 """Length of a long context, and the set whose texts surround the text that is judged."""
 
-LENGTHENED, LONG_ROWS, WINDOW, STRIDE = 256, 150, 64, 32
+LENGTHENED, LONG_ROWS, WINDOW, STRIDE = 128, 80, 64, 32
 """Length of lengthened training sequences, test rows of a long context, windows of a rolling score."""
+
+LONG, WINDOWED = ["default", "mean", "positive", "multimax", "rolling"], ["default", "mean"]
 
 COUNTS, NOISE, POSITIVES = (32, 64, 125, 250), (0.1, 0.2), (0.1, 0.05)
 LOT = 545
@@ -84,21 +85,6 @@ def shifts(states: Path) -> list[Row]:
 # ---------------------------------------------------------------------- long contexts
 
 
-def surrounded(store: TokenStore, benign: TokenStore, length: int, seed: int) -> TokenStore:
-    """Every sequence between benign ones, drawn anew, at least `length` tokens in all."""
-    rng, parts, lengths = np.random.default_rng(seed), [], []
-    for tokens in store:
-        pieces, total = [tokens], len(tokens)
-        while total < length:
-            pieces.append(benign[int(rng.integers(len(benign)))])
-            total += len(pieces[-1])
-        place = int(rng.integers(len(pieces)))
-        pieces[0], pieces[place] = pieces[place], pieces[0]
-        parts += pieces
-        lengths.append(total)
-    return TokenStore.from_flat(np.concatenate(parts), np.cumsum([0, *lengths]))
-
-
 def largest_window(scores: peers.Scores, store: TokenStore) -> np.ndarray:
     """The largest score of windows of WINDOW tokens, STRIDE apart."""
     windows, counts = [], []
@@ -116,20 +102,19 @@ def long(states: Path, count: int) -> list[Row]:
     for name in drawn(count):
         seed = zlib.crc32(name.encode())
         b = board_states.load(states, name, LAYER)
-        b = BoardSet(b.training, b.labels, b.test[:LONG_ROWS], b.truth[:LONG_ROWS])
-        context = surrounded(b.test, pool.test, CONTEXT, seed)
-        lengthened = surrounded(b.training, pool.training, LENGTHENED, seed)
-        for method in SHIFTED:
-            short = board.METHODS[method](b.training, b.labels, 0)
-            trained_long = board.METHODS[method](lengthened, b.labels, 0)
-            scores = {
-                "the text alone": short(b.test),
-                "in context": short(context),
-                "in context, largest window": largest_window(short, context),
-                "lengthened training, in context": trained_long(context),
-            }
+        test, truth = b.test[:LONG_ROWS], b.truth[:LONG_ROWS]
+        context = surround(test, pool.test, CONTEXT, seed=seed)
+        lengthened = surround(b.training, pool.training, LENGTHENED, seed=seed)
+        for method in LONG:
+            scores = {}
+            for what, training in (("", b.training), ("lengthened training, ", lengthened)):
+                fitted = board.METHODS[method](training, b.labels, 0)
+                scores[f"{what}the text alone"] = fitted(test)
+                scores[f"{what}in context"] = fitted(context)
+                if not what and method in WINDOWED:
+                    scores["in context, largest window"] = largest_window(fitted, context)
             for where, of_test in scores.items():
-                row = judged(of_test.astype(float), b.truth)
+                row = judged(of_test.astype(float), truth)
                 rows.append({"set": name, "method": method, "test": where, **row})
         print(name, flush=True)
     return rows

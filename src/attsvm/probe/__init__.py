@@ -18,6 +18,7 @@ except ImportError as error:
 from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.data.sequences import PerToken, as_sequences
 from attsvm.probe.data.store import TokenStore
+from attsvm.probe.data.surround import surround
 from attsvm.probe.request_scores import RequestScore, follow
 from attsvm.probe.suite import AucTable, ProbeSuite
 
@@ -30,4 +31,5 @@ __all__ = [
     "TokenStore",
     "as_sequences",
     "follow",
+    "surround",
 ]
