@@ -25,7 +25,7 @@ import attsvm as att
 from values_and_outputs import interval
 
 RATES = (0.1, 0.3, 1.0)
-STEPS, RATE, FALL = 8_000, 0.4, 0.55
+STEPS, RATE, FALL = {"weight": 8_000, "factors": 40_000, "head": 20_000}, 0.4, 0.55
 N, T, D = 8, 4, 5
 
 
@@ -62,7 +62,7 @@ def settled(path: att.Path) -> bool:
 def biased(seeds: list[int], rho: float, factors: bool) -> list[dict[str, float] | None]:
     """The shares of every draw; None where the selection changed in the last half."""
     tokens, v = att.datasets.sphere(N, T, D, seed=seeds)
-    sizes = (D, 1)
+    sizes, steps = (D, 1), STEPS["factors" if factors else "weight"]
     parts: tuple[str, str] = ("spectral", "linf")
     if factors:
         weight: Any = att.KeyQuery(rank=D + 1)
@@ -86,8 +86,8 @@ def biased(seeds: list[int], rho: float, factors: bool) -> list[dict[str, float]
         att.Linear(v),
         weight=weight,
         optimizer=rule,
-        steps=STEPS,
-        record=[STEPS // 2, STEPS],
+        steps=steps,
+        record=[steps // 2, steps],
     )
     norms, each = {"predicted": predicted, **others}, []
     for k in range(len(seeds)):
@@ -108,8 +108,8 @@ def beside_head(seeds: list[int], ratio: float, factors: bool) -> list[dict[str,
         weight=att.KeyQuery() if factors else att.FullWeight(),
         optimizer=att.steepest((att.spectral, att.spectral) if factors else att.spectral, falling(size)),
         train_head=att.steepest(att.linf, falling(size * ratio)),
-        steps=STEPS,
-        record=[STEPS // 2, STEPS],
+        steps=STEPS["head"],
+        record=[STEPS["head"] // 2, STEPS["head"]],
     )
     each = []
     for k in range(len(seeds)):

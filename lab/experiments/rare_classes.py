@@ -1,9 +1,14 @@
 """Rare classes: which of QK and VO must be trained by Muon to help them, where Adam trains the rest?
 
-    python lab/experiments/rare_classes.py --record lab/records/rare_classes.json     # minutes on one core
+    python lab/experiments/rare_classes.py --task recall     # minutes on one core
+    python lab/experiments/rare_classes.py --task marker
 
-One head recalls: the query of class c must find the token of class c among others (QK), and the label of
-class c must be read from it (VO). Classes come as often as 1/rank, or all alike (the control). Every pair
+recall   The query of class c must find the token of class c among others, so QK stores a pair per class; the
+         label of class c must be read from it, so VO does, too.
+marker   All queries are alike, and the token to find has a mark that all classes share: QK stores one rule,
+         VO a pair per class.
+
+Classes come as often as 1/rank, or all alike (the control). Every pair
 (QK, VO) of Adam and Muon has rates of its own, the best of a grid for the mean loss on tuning seeds. The
 table is of fresh seeds, contexts and initial weights.
 """
@@ -35,11 +40,14 @@ def frequencies(power: float) -> Any:
     return p / p.sum()
 
 
-def drawn(key: Any, embeddings: Any, classes: Any) -> tuple[Any, Any]:
+def drawn(key: Any, embeddings: Any, classes: Any, task: str) -> tuple[Any, Any]:
     """Tokens (n, T, D), the class's own first, then others; queries (n, D)."""
     others = jax.random.randint(key, (len(classes), T - 1), 1, C)
     content = jnp.concatenate([classes[:, None], (classes[:, None] + others) % C], 1)
-    return embeddings["token"][content], embeddings["query"][classes]
+    X = embeddings["token"][content]
+    if task == "recall":
+        return X, embeddings["query"][classes]
+    return X.at[:, 0].add(embeddings["query"][0]), embeddings["query"][jnp.ones_like(classes)]
 
 
 def log_probabilities(params: Any, X: Any, Z: Any) -> Any:
@@ -73,8 +81,8 @@ def stepped(rule: str, G: Any, state: Any, t: Any) -> tuple[Any, Any]:
     return (m / (1 - 0.9**t)) / (jnp.sqrt(s / (1 - 0.95**t)) + 1e-8), (m, s)
 
 
-@partial(jax.jit, static_argnames=("pair", "steps"))
-def run(seed: Any, rates: Any, power: Any, pair: tuple[str, str], steps: int) -> dict[str, Any]:
+@partial(jax.jit, static_argnames=("pair", "steps", "task"))
+def run(seed: Any, rates: Any, power: Any, pair: tuple[str, str], steps: int, task: str) -> dict[str, Any]:
     """Accuracy and loss of every class on fresh contexts, after training."""
     keys = jax.random.split(jax.random.key(seed), 8)
     unit = lambda key: (x := jax.random.normal(key, (C, D))) / jnp.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
@@ -93,7 +101,7 @@ def run(seed: Any, rates: Any, power: Any, pair: tuple[str, str], steps: int) ->
         params, state = carry
         draw, context = jax.random.split(jax.random.fold_in(keys[6], t))
         classes = jax.random.categorical(draw, log_p, shape=(BATCH,))
-        grads = jax.grad(loss)(params, *drawn(context, embeddings, classes), classes)
+        grads = jax.grad(loss)(params, *drawn(context, embeddings, classes, task), classes)
         fall = 1 - t / steps
         new = {name: stepped(rule[name], grads[name], state[name], t + 1.0) for name in params}
         params = {name: params[name] - fall * rate[name] * new[name][0] for name in params}
@@ -101,7 +109,7 @@ def run(seed: Any, rates: Any, power: Any, pair: tuple[str, str], steps: int) ->
 
     (params, _), _ = jax.lax.scan(step, (params, state), jnp.arange(steps))
     classes = jnp.repeat(jnp.arange(C), 16)
-    X, Z = drawn(keys[7], embeddings, classes)
+    X, Z = drawn(keys[7], embeddings, classes, task)
     logits = log_probabilities(params, X, Z)
     right = (logits.argmax(1) == classes).reshape(C, 16).mean(1)
     attention = jax.nn.softmax(jnp.einsum("ntd,dm,nm->nt", X, params["K"], Z @ params["Q"]), -1)
@@ -112,8 +120,11 @@ def run(seed: Any, rates: Any, power: Any, pair: tuple[str, str], steps: int) ->
     }
 
 
-def measured(seeds: range, rates: Any, power: float, pair: tuple[str, str], steps: int) -> dict[str, Any]:
-    each = jax.vmap(lambda seed: run(seed, jnp.array(rates), power, pair, steps))(jnp.array(seeds))
+def measured(
+    seeds: range, rates: Any, power: float, pair: tuple[str, str], options: argparse.Namespace
+) -> dict[str, Any]:
+    one = partial(run, pair=pair, steps=options.steps, task=options.task)
+    each = jax.vmap(lambda seed: one(seed, jnp.array(rates), power))(jnp.array(seeds))
     return {name: np.asarray(value) for name, value in each.items()}
 
 
@@ -122,7 +133,7 @@ def tuned(power: float, pair: tuple[str, str], options: argparse.Namespace) -> t
     seeds, p = range(options.tuning), np.asarray(frequencies(power))
     grid = list(itertools.product(RATES[pair[0]], RATES[pair[1]]))
     losses = [
-        float(np.nan_to_num(measured(seeds, rates, power, pair, options.steps)["loss"] @ p, nan=99).mean())
+        float(np.nan_to_num(measured(seeds, rates, power, pair, options)["loss"] @ p, nan=99).mean())
         for rates in grid
     ]
     return grid[int(np.argmin(losses))]
@@ -137,6 +148,7 @@ def interval(values: Any) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", choices=["recall", "marker"], default="recall")
     parser.add_argument("--seeds", type=int, default=48)
     parser.add_argument("--first", type=int, default=7000)
     parser.add_argument("--tuning", type=int, default=3)
@@ -150,9 +162,9 @@ def main() -> None:
         for pair in PAIRS:
             rates = tuned(power, pair, options)
             seeds = range(options.first, options.first + options.seeds)
-            result = measured(seeds, rates, power, pair, options.steps)
+            result = measured(seeds, rates, power, pair, options)
             p = np.asarray(frequencies(power))
-            row = {"power": power, "QK": pair[0], "VO": pair[1], "rates": rates}
+            row = {"task": options.task, "power": power, "QK": pair[0], "VO": pair[1], "rates": rates}
             row["loss"] = interval(result["loss"] @ p)
             for name in ("accuracy", "found"):
                 row[f"{name}, most frequent quarter"] = interval(100 * result[name][:, :TAIL].mean(1))
@@ -162,6 +174,7 @@ def main() -> None:
             print(json.dumps(row), f"{time.process_time() - began:.0f} s", flush=True)
         AA, AM, MA, MM = (tail[pair] for pair in PAIRS)
         effects = {
+            "task": options.task,
             "power": power,
             "points of the rarest quarter by Muon on VO": interval((AM + MM - AA - MA) / 2),
             "points of the rarest quarter by Muon on QK": interval((MA + MM - AA - AM) / 2),

@@ -56,8 +56,7 @@ HEADS_CLAIM = "muon_on_fused_heads_maximises_their_joint_margin"
 """The claim that tests the joint program."""
 
 MIXTURES = "docs/lab/mixtures.md"
-BIAS_CLAIM = ""
-"""The claim that tests the limit of K, Q and a bias; see attsvm_lab/claims/mixtures.py."""
+BIAS_CLAIM = "beside_key_and_query_signs_on_a_bias_measure_a_length"
 
 EACH = "every head reaches its own program, with a length in the ratio of 1/margin"
 EQUAL = "every head reaches its own program, all with the same length"

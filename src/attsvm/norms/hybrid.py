@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.norms.capabilities import Capabilities, Norm, capabilities_of
+from attsvm.norms.capabilities import Capabilities, capabilities_of
 from attsvm.norms.names import as_norm, from_saved, saved_words
 from attsvm.norms.norms import SAVED, Entrywise, _matrix
 
@@ -23,14 +23,14 @@ class HybridNorm:
     Its steps are those of an optimizer for each part, such as Muon for a matrix and signs, which are Adam
     without its memory, for a bias beside it: W = [W_z b] with queries [z; 1].
 
-    norms: one for each part. sizes: how many columns of W each part has, in their order.
+    norms: one for each part, or its name. sizes: how many columns of W each part has, in their order.
     axis: 1 for parts that are columns of W, 0 for rows.
     rates: the learning rate of each part relative to the optimizer's, by default 1.
     p: how the parts count together, (Σ (N_k/rate_k)^p)^(1/p). The dual norm has the other exponent.
     Reference: arXiv 2602.16340 (hybrid norms of an optimizer for matrices with another for the rest).
     """
 
-    norms: tuple[Norm, ...]
+    norms: tuple[Any, ...]
     sizes: tuple[int, ...]
     rates: tuple[float, ...] = ()
     axis: int = 1

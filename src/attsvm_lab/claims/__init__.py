@@ -49,6 +49,7 @@ MODULES = (
     "several_heads",
     "heads_together",
     "values_and_outputs",
+    "mixtures",
     "other_products",
     "attention_kinds",
     "clipped_logits",

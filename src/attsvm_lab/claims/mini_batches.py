@@ -7,13 +7,14 @@ every batch size if it remembers for long (Baek et al., arXiv 2510.26303). Ours:
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import certified_share
+from attsvm_lab.claims.instances import certified_share, solved
 from attsvm_lab.claims.transformers_setup import draws
 
 REFERENCE = "ours, for attention; linear models: Baek et al. 2025, arXiv 2510.26303"
@@ -64,6 +65,56 @@ def adam_in_batches_of_one_leaves_the_max_norm_margin(seed: int, batch: int | No
         att.at_least("median Frobenius margin ratio, less that of all examples", near - all_, 0.02),
         att.reported("median Frobenius margin ratio", near),
     )
+
+
+@conjecture(
+    removed="the norm of its multipliers: the l∞ margin of all examples at once", twin={"norm": "linf"}
+)
+def adam_in_batches_of_one_tends_to_the_fixed_point_of_its_norm(
+    seed: int, norm: str = "of its multipliers"
+) -> att.Verdict:
+    """Adam on single examples tends to the margin of `adam_margin`, in a norm that its own multipliers set.
+
+    Eight draws of sphere(8, 4, 6), logistic loss, b1 = 0.9, b2 = 0.95, eps = 0, 16,000 steps of 0.2 t^(−.55).
+    Shares are extrapolated linearly in 1/N(W) from the records at half and all of the steps. Wanted: a median
+    from 0.95 to 1.05. Hypothesis: in three draws at least the selection does not change in the last half.
+    """
+    paths = [one for k in range(DRAWS) if _settled(one := _adam_on_eight(seed).run(k))]
+    middle = float(np.median([_limit(path, norm) for path in paths])) if paths else np.nan
+    return att.judge(
+        "Adam tends to its fixed point",
+        att.at_least("median limit of the share", middle, 0.95),
+        att.at_most("the same", middle, 1.05),
+        given={"three draws have settled": len(paths) >= 3},
+    )
+
+
+def _limit(path: att.Path, norm: str) -> float:
+    """What is missing of a share is a number of logits: linear in 1/N(W)."""
+    best: Any
+    if norm == "linf":
+        best = solved(path.tokens, path.selected, att.linf)
+        share, length = np.asarray(att.margin_ratio(path, best)), np.asarray(path.norm(att.linf))
+    else:
+        best = att.adam_margin(path.tokens, path.selected)
+        share, length = (np.array([of(W) for W in path.W[-2:]]) for of in (best.share, best.value))
+    return float((length[-1] * share[-1] - length[-2] * share[-2]) / (length[-1] - length[-2]))
+
+
+def _settled(path: att.Path) -> bool:
+    chosen = path.attention.argmax(-1)
+    return bool((chosen[-2] == chosen[-1]).all())
+
+
+def _falling(step: Any) -> Any:
+    return 0.2 * (step + 1.0) ** -0.55
+
+
+@lru_cache(maxsize=1)
+def _adam_on_eight(seed: int) -> att.Path:
+    tokens, v = att.datasets.sphere(8, 4, 6, seed=draws(seed, DRAWS))
+    rule, steps = att.adam(_falling, 0.9, 0.95, eps=0), 16_000
+    return att.train(tokens, att.Linear(v), optimizer=rule, steps=steps, record=[steps // 2, steps], batch=1)
 
 
 def _share(seed: int, name: str, batch: int | None, norm: att.Norm) -> Float:

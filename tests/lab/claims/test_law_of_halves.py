@@ -10,6 +10,7 @@ FILES = (
     "several_heads",
     "heads_together",
     "values_and_outputs",
+    "mixtures",
     "other_products",
 )
 
