@@ -174,6 +174,16 @@ def test_their_gradient_is_nan_on_request_and_never_zero(unseparable, gradient_o
     torch.testing.assert_close(gradient_of(loss_of_separable)(*unseparable), expected)
 
 
+@pytest.mark.parametrize("norm", ["lp:3", "schatten:1.5", "l1", "linf", "nuclear"])
+def test_programs_that_are_not_separable_are_nan_in_every_norm(unseparable, norm):
+    keys, selected = unseparable
+    result = max_margin(keys, selected, norm=norm, unseparable="nan")
+    (gradient,) = torch.autograd.grad(result.margin.sum(), keys)
+    assert result.W.isnan().flatten(1).any(1).tolist() == [False, True, False]
+    assert gradient.isnan().flatten(1).all(1).tolist() == [False, True, False]
+    assert result.regular.tolist() == [True, False, True]
+
+
 def test_kinks_are_flagged_or_warned_of_or_refused(data):
     (keys, *_), selected = data
     keys = keys.detach().clone()

@@ -206,7 +206,7 @@ class Vertex:
 
     def exact(self) -> Exact:
         active = self.active
-        if len(active.delta) == 0 or not self.pivot > 0:
+        if len(active.delta) == 0 or not self.size > 0 or not self.pivot > 0:
             return Exact(active.W, active.pull)
         x = _solved(self.AB, active.bound)
         W = (self.B @ x).reshape(active.W.shape)
