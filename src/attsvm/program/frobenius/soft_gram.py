@@ -26,16 +26,16 @@ from attsvm.program.constraints import TINY, Constraints
 from attsvm.program.frobenius.gram import queries_of, read_only
 
 ROUNDS = 100
-"""Sweeps of exchanges."""
+"""Rounds of sweeps and Newton steps."""
 
 ROUNDING = 1e-15
 """Error of a gradient relative to Σ_j |λ_j| |A_j| times the length of its row, and to the required margin."""
 
 STEPS = 50
-"""Newton steps after a sweep."""
+"""Newton steps of a round."""
 
-EXCHANGES = 3
-"""Exchanges per example in a sweep."""
+SWEEPS = 8
+"""Sweeps before the Newton steps: examples take turns, as what one moves changes the gradients of all."""
 
 DEPENDENT = 1e-10
 """Squared distance of a row from the span of others, per squared length, below which it depends on them."""
@@ -154,9 +154,13 @@ def descend(problems: SoftProblems, s: SoftMemory, W: Float, multipliers: Float)
             size, changed = 0.0, False
             for j in range(m):
                 size += abs(s.lam[j]) * s.length[j]
-            for i in range(n):
-                for _ in range(EXCHANGES):
-                    changed = _exchange(s, i, m, size, problems.required[run, i]) or changed
+            for _ in range(SWEEPS):
+                moved = False
+                for i in range(n):
+                    moved = _exchange(s, i, m, size, problems.required[run, i]) or moved
+                changed = changed or moved
+                if not moved:
+                    break
             if not changed:
                 break
             for _ in range(STEPS):
