@@ -45,8 +45,7 @@ class MaxMargin:
     """Solutions of max-margin programs as tensors.
 
     With gradients, and NaN where the program is not separable: W (…, d, e); norm N(W), margin 1/N(W) (…,);
-    multipliers (…, n, T), those of `attsvm.Solution`, zero where there is no row; shortfall (…, n): ξ of a
-    soft margin, else None.
+    multipliers (…, n, T), those of `attsvm.Solution`, zero where there is no row.
     separable (…,); batch: the solver's results, None under torch.func and torch.compile, and found: theirs.
     """
 
@@ -54,10 +53,17 @@ class MaxMargin:
     norm: Tensor
     margin: Tensor
     multipliers: Tensor
-    shortfall: Tensor | None
     separable: Tensor
     batch: Batch | None
     found: Found | None
+    _program: tuple[Data, Tensor, Tensor, Tensor]
+
+    @property
+    def shortfall(self) -> Tensor | None:
+        """ξ (…, n) of a soft margin, with gradients, computed when asked; None of a hard one."""
+        if self._program[0].price is None:
+            return None
+        return _with_axes(_shortfall(*self._program), self.separable.shape, self.W.dtype)
 
     @property
     def regular(self) -> Tensor:
@@ -151,10 +157,9 @@ def max_margin(
         batch.check(*options)
         results = Results(*Solve.apply(*data, selected, batch))
         separable = torch.from_numpy(batch.separable).to(keys.device)
-    short = None if data.price is None else _shortfall(data, selected, mask, results.W)
     W, size, margin, multipliers = (_with_axes(x, axes, keys.dtype) for x in results)
-    shortfall = None if short is None else _with_axes(short, axes, keys.dtype)
-    return MaxMargin(W, size, margin, multipliers, shortfall, separable.reshape(axes), batch, found)
+    program = data, selected, mask, results.W
+    return MaxMargin(W, size, margin, multipliers, separable.reshape(axes), batch, found, program)
 
 
 def _with_axes(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
