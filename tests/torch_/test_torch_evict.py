@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 import attsvm as att  # noqa: E402
-from attsvm.torch import evict  # noqa: E402
+from attsvm.torch import evict, key_leads, output_costs  # noqa: E402
 
 EXACT = 1e-9
 """Of float64 sums over dozens of keys, with a factor of a thousand."""
@@ -131,6 +131,8 @@ def test_of_equal_scores_the_later_key_stays_and_half_precision_is_taken():
         ({"budget": 0}, "budget is 0"),
         ({"budget": 31}, "of 30 keys"),
         ({"budget": 3, "recent": 4}, "recent 4"),
+        ({"budget": 3, "first": 2, "recent": 2}, "first 2 and recent 2"),
+        ({"budget": 3, "first": -1}, "first -1"),
         ({"budget": 3, "scores": torch.zeros(2, 30)}, "Pass one per key"),
         ({"budget": 3, "mask": torch.ones(2, 30)}, "Pass query"),
         ({"budget": 2.5}, "budget is 2.5"),
@@ -167,3 +169,117 @@ def test_with_room_for_all_keys_all_stay_and_nothing_is_lost(recent):
     assert (gone.kept == torch.arange(30)).all()
     assert not gone.lost.any() and not gone.share.any() and not gone.reach().any()
     assert evict(key, 29, query).share.any()
+
+
+# ---------------------------------------------------------------------- both ends
+
+
+@pytest.mark.parametrize("ranked", ["leads", "scores", "hull"])
+def test_both_ends_stay_and_padding_is_no_end(ranked):
+    query, key = cache()
+    scores = torch.zeros(2, 2, 30)
+    scores[..., 10:20] = 1
+    how = {"leads": {"query": query}, "scores": {"scores": scores}, "hull": {}}[ranked]
+    gone = evict(key, 8, first=3, recent=2, **how)
+    assert (gone.kept[..., :3] == torch.arange(3)).all() and (
+        gone.kept[..., -2:] == torch.arange(28, 30)
+    ).all()
+    assert not (evict(key, 8, **how).kept[..., :3] == torch.arange(3)).all()
+    if ranked != "hull":
+        mask = torch.ones(2, 30, dtype=torch.bool)
+        mask[1, :9] = False
+        gone = evict(key, 8, first=3, recent=2, mask=mask, **how)
+        assert (gone.kept[1, :, :3] == torch.arange(9, 12)).all()
+        assert (gone.kept[0, :, :3] == torch.arange(3)).all()
+
+
+# ---------------------------------------------------------------------- outputs
+
+
+def values(seed=5, e=3):
+    return torch.randn(2, 2, 30, e, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("budget", [1, 4, 12, 30])
+def test_the_change_of_the_output_is_that_of_dense_attention_and_within_its_bound(budget, padded):
+    (query, key), value, mask = cache(), values(), None
+    if padded:
+        mask = torch.ones(2, 30, dtype=torch.bool)
+        mask[1, :9] = False
+        value[1, :, :9] = torch.nan
+    gone = evict(key, budget, query, value=value, mask=mask, scores=torch.rand(2, 2, 30))
+    stays, each = staying(gone, 4), value.nan_to_num(0).repeat_interleave(2, 1)
+    logits = dense(query, key, mask)
+    reduced = logits.masked_fill(~stays, -torch.inf)
+    sees = reduced.amax(-1) > -torch.inf
+    moved = (logits.softmax(-1) @ each - reduced.softmax(-1).nan_to_num(0) @ each).norm(dim=-1)
+    assert torch.allclose(gone.change[sees], moved[sees], rtol=EXACT, atol=EXACT)
+    assert (gone.change[~sees] == torch.inf).all()
+    bound = gone.parts.sum(2).repeat_interleave(2, 1)[..., None].expand_as(moved)
+    assert (gone.change[sees] <= bound[sees] * (1 + EXACT)).all()
+    assert not gone.parts.gather(2, gone.kept).any()
+    if budget < 30:  # without its largest part the sum is no bound
+        rest = (gone.parts.sum(2) - gone.parts.amax(2)).repeat_interleave(2, 1)[..., None].expand_as(moved)
+        assert budget == 1 or (gone.change[sees] > 0.05 * rest[sees]).any()
+
+
+def test_of_one_key_that_goes_the_part_is_the_change():
+    (query, key), value = cache(), values()
+    scores = torch.ones(2, 2, 30)
+    scores[..., 7] = 0
+    gone = evict(key, 29, query, value=value, scores=scores)
+    worst = gone.change.unflatten(1, (2, 2)).amax((2, 3))
+    assert torch.allclose(gone.parts[..., 7], worst, rtol=EXACT)
+    assert torch.allclose(gone.parts.sum(2), worst, rtol=EXACT)
+    halved = evict(key, 29, query, value=value / 2, scores=scores)
+    assert torch.allclose(halved.parts, gone.parts / 2, rtol=EXACT)
+
+
+def test_output_costs_are_the_changes_of_evicting_each_key_alone():
+    (query, key), value = cache(), values()
+    costs = output_costs(query, key, value)
+    for j in (0, 7, 29):
+        scores = torch.ones(2, 2, 30)
+        scores[..., j] = 0
+        alone = evict(key, 29, query, value=value, scores=scores).change
+        assert torch.allclose(costs[..., j], alone.unflatten(1, (2, 2)).mean((2, 3)), rtol=EXACT)
+    assert not output_costs(query, key, torch.ones_like(value)).gt(EXACT).any()  # equal values: nothing moves
+
+
+def test_a_key_of_small_attention_and_large_value_stays_only_where_values_are_known():
+    (query, key), value = cache(size=1.0), values()
+    lowest = key_leads(query, key).argmin(2)
+    value.scatter_(2, lowest[..., None, None].expand(-1, -1, -1, 3), 1e4)
+    knowing = evict(key, 15, query, value=value, scores=output_costs(query, key, value))
+    blind = evict(key, 15, query, value=value)
+    assert (knowing.kept == lowest[..., None]).any(2).all()
+    assert not (blind.kept == lowest[..., None]).any(2).any()
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_a_key_with_all_attention_has_a_finite_cost(size):
+    query = torch.tensor([[[[1.0, 0.0]]]])
+    key = torch.tensor([[[[1e4, 0.0], [0.0, 1.0], [0.0, 2.0]]]])
+    value = size * torch.tensor([[[[1.0], [2.0], [4.0]]]])
+    costs = output_costs(query, key, value)[0, 0] / size
+    assert costs[0] == pytest.approx(5.0) and not costs[1:].any()
+    assert output_costs(query, key[:, :, :1], value[:, :, :1]).isfinite().all()
+
+
+def test_leads_are_the_ranking_of_evict_and_other_leads_are_not():
+    query, key = cache()
+    assert torch.equal(evict(key, 9, scores=key_leads(query, key)).kept, evict(key, 9, query).kept)
+    assert not torch.equal(evict(key, 9, scores=key_leads(-query, key)).kept, evict(key, 9, query).kept)
+
+
+def test_values_that_do_not_fit_are_refused_and_without_queries_nothing_is_said():
+    (query, key), value = cache(), values()
+    with pytest.raises(ValueError, match=r"value has shape \(2, 2, 29, 3\)"):
+        evict(key, 9, query, value=value[:, :, 1:])
+    value[0, 1, 3, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"value has .* \(0, 1, 3\)"):
+        evict(key, 9, query, value=value)
+    gone = evict(key, 9, value=values())
+    assert gone.change.shape == (2, 2, 0) and gone.parts.shape == (2, 2, 0)
+    assert evict(key, 9, query).parts.shape == (2, 2, 0)

@@ -1,11 +1,18 @@
-"""Which keys of a cache can go, and what the selections of the queries lose without them.
+"""Which keys of a cache can go, and what the selections and the outputs of the queries lose without them.
 
 No query can tell a point of the keys' convex hull from its corners: q · k ≤ max_i q · k_i over the kept keys
 k_i. A key at the distance r from their hull exceeds that maximum by at most r ‖q‖.
+
+With o' the output over the kept keys, a query's output moves by exactly
+
+    o − o' = Σ_j a_j (v_j − o'),   j over the keys that go, a_j the attention on them before,
+
+so by at most the sum of the parts a_j ‖v_j − o'‖, one for each key that goes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +21,9 @@ from torch import Tensor
 from attsvm._support.validation import as_integer, is_integer
 from attsvm.torch.logits import Logits
 from attsvm.torch.statistics import BLOCK, statistics_of
+
+EXACT = "donot_use_mm_for_euclid_dist"
+"""Distances by differences: ‖a‖² + ‖b‖² − 2ab cancels where a value is near the output."""
 
 HULL_BLOCK = 2**22
 """Weights of corners that are held at once."""
@@ -29,13 +39,18 @@ class Eviction:
         key that the query sees stays.
     share (batch, heads, t): the query's attention on the keys that go. Its output moves by at most this share
         times the diameter of the values.
-    lost and share are empty (t = 0) where no queries were given.
+    change (batch, heads, t): by how far the query's output moves, ‖o − o'‖; ∞ where lost is.
+    parts (batch, groups, s): a_j ‖v_j − o'‖ of the query where it is largest, for every key that goes; 0 if
+        kept. The sum over keys bounds the change of every query.
+    lost and share are empty (t = 0) without queries, change and parts without queries or values.
     """
 
     key: Tensor
     kept: Tensor
     lost: Tensor
     share: Tensor
+    change: Tensor
+    parts: Tensor
 
     def __repr__(self) -> str:
         batch, groups, s, _ = self.key.shape
@@ -64,8 +79,10 @@ def evict(
     budget: int,
     query: Tensor | None = None,
     *,
+    first: int = 0,
     recent: int = 0,
     scores: Tensor | None = None,
+    value: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = True,
     scale: float | None = None,
@@ -80,16 +97,23 @@ def evict(
 
     key (batch, groups, s, d), query (batch, heads, t, d), heads a multiple of groups, as in
         `attention_statistics`: the last queries before the eviction, say 32; the last stands at the last key.
-    recent: so many last keys stay in any case. scores (batch, groups, s): a ranking of your own instead, such
-        as the sum of attention. mask (batch, s): False on padding, which goes first.
+    first, recent: so many first keys (padding aside) and last keys stay in any case. A tenth of the budget at
+        each end, `first=budget // 10, recent=budget // 10`, is what most rankings lack.
+    scores (batch, groups, s): a ranking of your own instead, such as `output_costs` or sums of attention.
+    value (batch, groups, s, e): for `change` and `parts`.
+    mask (batch, s): False on padding, which goes first.
+    Reference for the ends: Garcia 2026, "Protection Is (Nearly) All You Need".
     """
     if key.ndim != 4:
         raise ValueError(f"key has shape {tuple(key.shape)}. Pass (batch, groups, s, d).")
     s = key.shape[2]
-    budget, recent = as_integer(budget), as_integer(recent)
-    if not (is_integer(budget) and is_integer(recent) and 1 <= budget <= s and 0 <= recent <= budget):
-        counts = f"budget is {budget} and recent {recent} of {s} keys"
-        raise ValueError(f"{counts}. Pass a budget from 1 to {s}, and recent from 0 to the budget.")
+    budget, first, recent = map(as_integer, (budget, first, recent))
+    protected = is_integer(first) and is_integer(recent) and min(first, recent) >= 0
+    if not (is_integer(budget) and protected and 1 <= budget <= s and first + recent <= budget):
+        counts = f"budget is {budget}, first {first} and recent {recent} of {s} keys"
+        raise ValueError(f"{counts}. Pass a budget from 1 to {s}, and first and recent that fit into it.")
+    if value is not None and (value.ndim != 4 or value.shape[:3] != key.shape[:3]):
+        raise ValueError(f"value has shape {tuple(value.shape)}. Pass {(*key.shape[:3], 'e')}.")
     if scores is not None and scores.shape != key.shape[:3]:
         raise ValueError(
             f"scores have shape {tuple(scores.shape)}. Pass one per key, {tuple(key.shape[:3])}."
@@ -99,6 +123,8 @@ def evict(
     queries = key[:, :, :0] if query is None else query
     _check_finite("key", key, mask)
     _check_finite("query", queries, mask)
+    if value is not None:
+        _check_finite("value", value, mask)
     real = None if mask is None else mask[:, None, None].bool()
     scale = key.shape[-1] ** -0.5 if scale is None else scale
     logits = Logits(queries, key, real, scale, causal, None, soft_cap)
@@ -106,8 +132,66 @@ def evict(
         if scores is None and query is not None:
             scores = _leads(logits)
         if scores is None:
-            return _eviction(logits, _hull_keys(key, budget, recent))
-        return _eviction(logits, _largest(scores, budget, recent, mask))
+            return _eviction(logits, _hull_keys(key, budget, first, recent), value)
+        return _eviction(logits, _largest(scores, budget, first, recent, mask), value)
+
+
+def key_leads(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = True,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Tensor:
+    """The largest lead that a query gives each key over the best other key (batch, groups, s).
+
+    The ranking of `evict`; arguments as there. Values do not matter. −∞ for a key that no query sees.
+    """
+    for name, x in (("key", key), ("query", query)):
+        _check_finite(name, x, mask)
+    real = None if mask is None else mask[:, None, None].bool()
+    scale = key.shape[-1] ** -0.5 if scale is None else scale
+    with torch.no_grad():
+        return _leads(Logits(query, key, real, scale, causal, None, soft_cap))
+
+
+def output_costs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = True,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Tensor:
+    """How far the outputs of the queries move, on average, if a key alone goes (batch, groups, s).
+
+        a_j ‖v_j − o‖ / (1 − a_j)
+
+    A ranking for `evict(…, scores=)`, which knows the values; arguments as there. A key with all of a query's
+    attention costs what the values allow, ‖v_j‖ + max_i ‖v_i‖.
+    """
+    for name, x in (("key", key), ("query", query), ("value", value)):
+        _check_finite(name, x, mask)
+    real = None if mask is None else mask[:, None, None].bool()
+    scale = key.shape[-1] ** -0.5 if scale is None else scale
+    logits, groups = Logits(query, key, real, scale, causal, None, soft_cap), key.shape[1]
+    values = _real_values(logits, value)
+    sizes = values.norm(dim=-1)[:, :, None]
+    largest, costs = sizes + sizes.amax(-1, keepdim=True), values.new_zeros(key.shape[:3])
+    with torch.no_grad():
+        for queries in _query_blocks(logits):
+            attention = _attention(logits.block(queries, slice(0, key.shape[2])), groups)
+            distance = torch.cdist(attention @ values, values, compute_mode=EXACT)
+            others = 1 - attention
+            sole = others < torch.finfo(others.dtype).eps ** 0.5  # the rest of the attention is rounding
+            distance = torch.minimum(distance / others.masked_fill(sole, 1), largest)
+            costs += (attention * torch.where(sole, largest, distance)).sum(2)
+    return costs / max(1, query.shape[1] // groups * query.shape[2])
 
 
 # ---------------------------------------------------------------------- leads and costs
@@ -128,12 +212,10 @@ def _check_finite(name: str, x: Tensor, mask: Tensor | None) -> None:
 
 def _leads(logits: Logits) -> Tensor:
     """The largest lead of every key over the best other key, of any query of its heads (batch, groups, s)."""
-    batch, heads, t, s = logits.shape
+    batch, _, _, s = logits.shape
     groups, statistics = logits.key.shape[1], statistics_of(logits)
     best = logits.query.new_full((batch, groups, s), -torch.inf, dtype=logits.wide)
-    length = max(1, BLOCK // (batch * heads * s))
-    for i in range(0, t, length):
-        queries = slice(i, min(i + length, t))
+    for queries in _query_blocks(logits):
         leads = logits.block(queries, slice(0, s)) - statistics.largest[:, :, queries, None]
         leads.nan_to_num_(-torch.inf, neginf=-torch.inf)  # a query that sees no key
         winner = statistics.where[:, :, queries, None]
@@ -143,26 +225,74 @@ def _leads(logits: Logits) -> Tensor:
     return best
 
 
-def _largest(scores: Tensor, budget: int, recent: int, mask: Tensor | None) -> Tensor:
-    """The keys of the largest scores, of equal scores the later key; the last `recent` keys in any case."""
+def _query_blocks(logits: Logits) -> Iterator[slice]:
+    """Queries in blocks of about BLOCK logits."""
+    batch, heads, t, s = logits.shape
+    length = max(1, BLOCK // (batch * heads * s))
+    return (slice(i, min(i + length, t)) for i in range(0, t, length))
+
+
+def _largest(scores: Tensor, budget: int, first: int, recent: int, mask: Tensor | None) -> Tensor:
+    """The keys of the largest scores, of equal ones the later key; `first` and `recent` keys in any case."""
     scores = scores.clone().to(torch.promote_types(scores.dtype, torch.float32))
     scores.nan_to_num_(-torch.inf, torch.finfo(scores.dtype).max, -torch.inf)
-    if mask is not None:
+    if mask is None:
+        scores[..., :first] = torch.inf
+    else:
         scores.masked_fill_(~mask[:, None].bool(), -torch.inf)
+        scores.masked_fill_((mask.bool() & (mask.bool().cumsum(1) <= first))[:, None], torch.inf)
     scores[..., scores.shape[-1] - recent :] = torch.inf
     order = scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., :budget]
     return (scores.shape[-1] - 1 - order).sort(-1).values
 
 
-def _eviction(logits: Logits, kept: Tensor) -> Eviction:
+def _eviction(logits: Logits, kept: Tensor, value: Tensor | None) -> Eviction:
     """The eviction that keeps these keys (batch, groups, budget), with its cost for the queries."""
     _, heads, _, s = logits.shape
-    stays = torch.zeros((*kept.shape[:2], s), dtype=torch.bool, device=kept.device).scatter_(2, kept, True)
-    stays = stays.repeat_interleave(heads // kept.shape[1], 1)[:, :, None]
+    of_groups = torch.zeros((*kept.shape[:2], s), dtype=torch.bool, device=kept.device)
+    of_groups.scatter_(2, kept, True)
+    stays = of_groups.repeat_interleave(heads // kept.shape[1], 1)[:, :, None]
     full = statistics_of(logits, ~stays)
-    reduced = statistics_of(replace(logits, mask=stays if logits.mask is None else stays & logits.mask))
+    reduced_logits = replace(logits, mask=stays if logits.mask is None else stays & logits.mask)
+    reduced = statistics_of(reduced_logits)
     lost = torch.where(full.where < 0, 0, full.largest - reduced.largest)
-    return Eviction(logits.key.detach(), kept, lost, full.selected)  # type: ignore[union-attr]
+    if value is None or not lost.shape[2]:
+        change, parts = lost[:, :, :0], lost.new_zeros((*kept.shape[:2], 0))
+    else:
+        change, parts = _output_change(logits, reduced_logits, of_groups, value)
+        change = torch.where(lost.isinf(), torch.inf, change)
+    return Eviction(logits.key.detach(), kept, lost, full.selected, change, parts)  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------------- outputs
+
+
+def _output_change(logits: Logits, reduced: Logits, stays: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """‖o − o'‖ of every query (batch, heads, t), and the largest part of every key (batch, groups, s)."""
+    groups, keys = logits.key.shape[1], slice(0, logits.shape[3])
+    values = _real_values(logits, value)
+    parts = values.new_zeros(stays.shape)
+    changes = [parts.new_zeros((*logits.shape[:2], 0))]
+    for queries in _query_blocks(logits):
+        evicted = _attention(logits.block(queries, keys), groups).masked_fill(stays[:, :, None], 0)
+        output = _attention(reduced.block(queries, keys), groups) @ values
+        # Not o − o': where little attention goes, the difference would cancel to rounding.
+        moved = evicted @ values - evicted.sum(-1, keepdim=True) * output
+        changes.append(moved.norm(dim=-1).reshape(*logits.shape[:2], -1))
+        part = evicted * torch.cdist(output, values, compute_mode=EXACT)
+        parts = torch.maximum(parts, part.amax(2))
+    return torch.cat(changes, 2), parts
+
+
+def _attention(logits: Tensor, groups: int) -> Tensor:
+    """Weights of a block (batch, groups, heads of a group × queries, s), 0 for a query that sees no key."""
+    return logits.softmax(-1).nan_to_num_(0).unflatten(1, (groups, -1)).flatten(2, 3)
+
+
+def _real_values(logits: Logits, value: Tensor) -> Tensor:
+    """The values in the type of the computation, 0 on padding, which may hold NaN."""
+    values = value.detach().to(logits.wide)
+    return values if logits.mask is None else values.masked_fill(~logits.mask[:, :, 0, :, None], 0)
 
 
 # ---------------------------------------------------------------------- the convex hull of the keys
@@ -214,21 +344,21 @@ def _on_simplex(y: Tensor) -> Tensor:
     return (y - heights.gather(1, positive - 1)).clamp_min(0)
 
 
-def _hull_keys(key: Tensor, budget: int, recent: int) -> Tensor:
-    """For every head's keys, the indices of those that span their hull, among them the last `recent`."""
-    indices = [_hull_corners(keys, budget, recent) for keys in key.flatten(0, 1)]
+def _hull_keys(key: Tensor, budget: int, first: int, recent: int) -> Tensor:
+    """For every head's keys, the indices of those that span their hull, among them the protected ones."""
+    indices = [_hull_corners(keys, budget, first, recent) for keys in key.flatten(0, 1)]
     return torch.stack(indices).sort(-1).values.unflatten(0, key.shape[:2])
 
 
-def _hull_corners(points: Tensor, count: int, recent: int) -> Tensor:
-    """Indices of `count` points (p, d), among them the last `recent`, whose hull is near all other points.
+def _hull_corners(points: Tensor, count: int, first: int, recent: int) -> Tensor:
+    """Indices of `count` points (p, d), among them `first` and `recent`, whose hull is near all other points.
 
     Greedy: the point farthest from the hull so far joins, and each point's nearest point of the hull takes a
     step towards it.
     Reference: Blum, Har-Peled, Raichel 2016, Sparse approximation via generating point sets.
     """
     x = points.to(torch.float64 if points.dtype == torch.float64 else torch.float32)
-    required = list(range(len(x) - recent, len(x)))
+    required = [*range(first), *range(len(x) - recent, len(x))]
     start = required[0] if required else int((x - x.mean(0)).square().sum(1).argmax())
     corners, residual = [start], x - x[start]
     for k in range(1, count):
