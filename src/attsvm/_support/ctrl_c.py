@@ -17,5 +17,5 @@ def ignoring_ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    finally:  # None: the handler is not Python's, and cannot be set from here
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
