@@ -317,3 +317,17 @@ def test_heads_apart_end_as_those_together_where_steps_are_not_normalised(rule, 
     joint, apart = (train(tokens, head, weight=way, optimizer=rule, steps=20).final for way in ways)
     told = [limit_norm(way, rule).hypotheses for way in ways]
     assert np.allclose(joint, apart, rtol=1e-9) == alike == (told[0] == told[1])
+
+
+def test_beside_a_trained_head_the_limit_is_the_offset_program():
+    """A mixture of steps: W in one norm, the head in another."""
+    W, signs, along = steepest(spectral, 0.1), steepest(linf, 0.1), steepest(frobenius, 0.1)
+    proven, measured = (limit_norm(FullWeight(), W, train_head=head) for head in (along, signs))
+    assert (proven.norm, proven.standing) == (spectral, "theorem for flows")
+    assert (measured.norm, measured.standing) == (spectral, "conjecture")
+    assert limit_norm(KeyQuery(), W, train_head=along).standing == "conjecture"
+    assert all("offset program" in limit.hypotheses for limit in (proven, measured))
+    assert "offset program" not in limit_norm(FullWeight(), W).hypotheses
+    for head in (gd(0.1), steepest(linf, 0.1, momentum=0.9), steepest(linf, 0.1, decay=0.1)):
+        with pytest.raises(NoTheorem, match="must grow alike"):
+            limit_norm(FullWeight(), W, train_head=head)

@@ -55,6 +55,13 @@ RANKS = "sums of Gram matrices of full rank, and heads of the rank of their mult
 HEADS_CLAIM = "muon_on_fused_heads_maximises_their_joint_margin"
 """The claim that tests the joint program."""
 
+VALUES = "docs/lab/values_and_outputs.md"
+OFFSETS = (
+    "the margin is that of the offset program, in which each example has its label margin over N(W): see "
+    "offset_program; exponential or logistic loss; attention saturates, and the labels of the selected tokens are separable"
+)
+OFFSET_CLAIM = "attention_beside_a_trained_head_follows_the_offset_program"
+
 MIXTURES = "docs/lab/mixtures.md"
 BIAS_CLAIM = "beside_key_and_query_signs_on_a_bias_measure_a_length"
 
@@ -105,7 +112,7 @@ class Limit:
         return f"{self.norm} ({self.standing}: {self.reference})"
 
 
-def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
+def limit_norm(weight: Any, optimizer: Any, batch: Any = None, *, train_head: Any = None) -> Limit:
     """The norm N for which W/N(W) tends to a max-margin direction.
 
     weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(), or MultiHead(count, weight). Heads that
@@ -113,6 +120,8 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
     optimizer: gd, steepest, mirror, polyak, adam, compositional, or what takes the same steps in optax (sgd,
         sign_sgd, signum, adam, adamw) or torch (SGD, Adam, AdamW, those of attsvm.torch).
     batch: as of train(), None for all examples.
+    train_head: the optimizer of the head, as of train(). Then the norm is that of the offset program, whose
+        label margins a path has: `offset_program(path, max_margin(tokens, path.selected, norm))`.
 
     Diagonal weights are compared by the entrywise norm of their diagonal. Factors that are normalised
     together and apart (`separate`) have the same limit.
@@ -141,7 +150,28 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
     limit = _limit(weight, rule) if batch is None else _limit_of_batches(weight, rule)
     if callable(lr) and SCHEDULE not in limit.hypotheses:  # of several heads one has stated it already
         limit = replace(limit, hypotheses="; ".join(filter(None, (limit.hypotheses, SCHEDULE))))
-    return limit
+    return limit if train_head is None else _beside_a_head(limit, weight, train_head)
+
+
+def _beside_a_head(limit: Limit, weight: Any, train_head: Any) -> Limit:
+    """The limit where the head is trained along, by normalised steps of its own: the offset program."""
+    from attsvm.training.rules import Steepest
+    from attsvm.training.twins import twin_of
+    from attsvm.training.weights import FullWeight
+
+    twin = twin_of(train_head)
+    rule = None if twin is None or twin.difference else twin.rule
+    steps = rule if isinstance(rule, Steepest) and not isinstance(rule.norm, tuple) else None
+    if steps is None or np.any(steps.momentum) or np.any(steps.decay) or isinstance(limit.norm, HeadsNorm):
+        raise NoTheorem(
+            f"no limit known for {weight!r} with a head trained by {train_head!r}: label margins and margins "
+            "of attention must grow alike. Nearest: train_head=steepest(frobenius, lr) → the offset program "
+            f"in {limit.norm}."
+        )
+    proven = isinstance(weight, FullWeight) and steps.norm == frobenius and limit.standing != "conjecture"
+    standing: Standing = "theorem for flows" if proven else "conjecture"
+    hypotheses = "; ".join(filter(None, (OFFSETS, limit.hypotheses)))
+    return replace(limit, standing=standing, reference=VALUES, hypotheses=hypotheses, claim=OFFSET_CLAIM)
 
 
 def _limit(weight: Any, rule: Any) -> Limit:
@@ -272,8 +302,8 @@ def _limit_of_batches(weight: Any, rule: Any) -> Limit:
         )
     nearest = f"all examples at once → {limit_norm(weight, rule).norm}"
     raise NoTheorem(
-        f"no limit known for mini-batches with {rule!r}. Nearest: {nearest}; of linear models, Adam at batch "
-        f"1 may tend to the Frobenius margin instead of l∞, while Signum keeps l∞ ({BATCHES})."
+        f"no limit known for mini-batches with {rule!r}. Nearest: {nearest}; of linear models, Adam in "
+        f"batches tends to adam_margin(tokens, selected, batch=) on W, while Signum keeps l∞ ({BATCHES})."
     )
 
 
