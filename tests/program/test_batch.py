@@ -8,9 +8,10 @@ from scipy.optimize import linprog
 
 from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius as norm
-from attsvm.program import solve
+from attsvm.program import polish, solve
 from attsvm.program.certificate import certify_scaled
 from attsvm.program.constraints import Constraints
+from attsvm.program.extended_precision import route
 from attsvm.program.frobenius import gram
 from attsvm.program.frobenius.dense import solve_rows, solve_runs_dense as exact
 from attsvm.program.frobenius.gram import solve_runs_by_gram
@@ -106,7 +107,7 @@ def test_what_the_gram_matrix_cannot_see_is_left_to_an_exact_method():
 
 
 def test_larger_runs_are_solved_too():
-    rows = Constraints.of(*random_runs(3, 30, 12, 20, 20, seed=5))
+    rows = Constraints.of(*random_runs(3, 30, 15, 24, 24, seed=5))
     assert rows.n * (rows.T - 1) > GRAM_ROWS
     answer = solve_frobenius(rows)
     assert gaps(rows, answer).max() <= GAP
@@ -184,3 +185,23 @@ def test_runs_that_contradict_themselves_are_not_solved_by_the_gram_matrix(monke
     monkeypatch.setattr(gram, "solve_runs_dense", lambda runs: alone.append(runs) or exact(runs))
     assert solve_runs_by_gram(rows).separable.tolist() == [True, False, True]
     assert len(alone[0].keys) == 1
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_a_run_of_nearly_opposed_rows_needs_no_extended_precision(orthogonal, monkeypatch):
+    (tokens, _), W = random_runs(3, 6, 8, 10, 1), np.random.default_rng(1).standard_normal((10, 1))
+    keys, queries = tokens.keys.copy(), tokens.queries
+    best = np.einsum("rntd,de,rne->rnt", keys, W, queries).argmax(-1)
+    along, across = np.random.default_rng(0).standard_normal((2, 10))
+    for i, sign in enumerate((1, -1)):  # their weight is thousands long, and so is the bound on its rounding
+        row = (sign * along + 3e-4 * across) * np.sign(queries[0, i, 0])
+        keys[0, i, (best[0, i] + 1) % 8] = keys[0, i, best[0, i]] - row
+    if not orthogonal:
+        monkeypatch.setattr(polish, "on_active_rows", lambda program, answer: None)
+    calls, extended = [], route.solve_in_extended_precision
+    monkeypatch.setattr(
+        route, "solve_in_extended_precision", lambda *a, **k: calls.append(1) or extended(*a, **k)
+    )
+    solution = max_margin(Tokens(keys, queries), best)
+    assert solution.certified.all()
+    assert bool(calls) != orthogonal

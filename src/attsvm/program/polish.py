@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
-from attsvm.norms import Norm, capabilities_of
+from attsvm.norms import Norm, capabilities_of, frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.linear import Cholesky
 from attsvm.numbers.threads import single_thread
@@ -41,6 +42,10 @@ SETTLED = 1e-10
 
 FAR = 0.1
 """Relative size of a first step that leads away from the solution: the rows are not those of its support."""
+
+NUMBERS, DEPENDENT, REFINED = 1 << 20, 1e-12, 3
+"""Numbers in the active rows that are factored at most; distance of a unit row from the others that is none;
+and steps that solve their system."""
 
 ROUNDED = 1e-13
 """Gap that is rounding: a smaller one is no reason to refuse a polished solution."""
@@ -76,6 +81,29 @@ def polished(program: Constraints, norm: Norm, answer: Answer) -> Answer:
                 break
             active = changed
     return answer
+
+
+def on_active_rows(program: Constraints, answer: Answer) -> Answer | None:
+    """In the Frobenius norm, the answer of one run by orthogonal factors of its active rows.
+
+    Gram matrices lose the square of the condition of the rows, orthogonal factors its first power. None where
+    there are more active rows than unknowns, too many numbers in them, or rows that depend on each other.
+    """
+    rows = Rows.of(program, program.tied | (answer.multipliers > 0))
+    if not 0 < len(rows) <= rows.d * rows.e or len(rows) * rows.d * rows.e > NUMBERS:
+        return None
+    with single_thread(), np.errstate(all="ignore"):
+        A = rows.dense
+        Q, R = np.linalg.qr(A.T)
+        if not np.abs(np.diagonal(R)).min() > DEPENDENT:
+            return None
+        W, lam = np.zeros(A.shape[1]), np.zeros(len(A))
+        for _ in range(REFINED):
+            W += Q @ solve_triangular(R, rows.bound - A @ W, trans=1)
+        for _ in range(REFINED):
+            lam += solve_triangular(R, Q.T @ (W - lam @ A))
+        point = Candidate(W.reshape(rows.d, rows.e), lam)
+        return _answer(program, rows, np.ones(len(rows), bool), frobenius, point)
 
 
 def _active(rows: Rows, W: Float, lam: Float) -> Bool:

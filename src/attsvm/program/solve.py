@@ -151,6 +151,15 @@ def refined(program: Constraints, norm: Norm, answer: Answer) -> Answer:
 def _refined_run(program: Constraints, answer: Answer, norm: Norm) -> Answer:
     if not answer.separable:  # without a proof the multipliers are worthless
         answer = Answer(0 * answer.W, 0 * answer.multipliers)
+    elif capabilities_of(norm).euclidean:
+        from attsvm.program.polish import on_active_rows
+
+        exact = on_active_rows(program, answer)
+        answer = _better(program, norm, answer, exact)
+        # Where the gap is small and only the bound on its rounding is not, more digits would change nothing.
+        enough = GAP_ENOUGH if exact is not None and exact.gap <= FINE_GAP else _tolerated(program, norm)
+        if answer.gap <= enough:
+            return answer
     from attsvm.program.extended_precision.route import solve_in_extended_precision
 
     return _better(program, norm, answer, solve_in_extended_precision(program, norm, near=answer.W))

@@ -31,7 +31,7 @@ from attsvm.program.working_set import Algorithm
 NUMBERS_OF_VECTORS = 50_000
 """Numbers in the rows of a vector problem, or in a factor of them, up to which rows are dense vectors."""
 
-GRAM_ROWS = 256
+GRAM_ROWS = 400
 """Rows of a matrix problem up to which loops on the Gram matrix beat calls to LAPACK."""
 
 ONE_BY_ONE = 1000
