@@ -323,14 +323,49 @@ def regular(norm: str, count: int, rng: np.random.Generator, soft: bool = False)
     }
 
 
+def tables(record: dict[str, Any]) -> str:
+    """The page's two tables."""
+    out = [
+        "| norm | programs | median error | largest | within 1e-6 | flagged besides, all rightly |",
+        "|---|---|---|---|---|---|",
+    ]
+    for x in record["regular"]:
+        name = f"{x['norm']}, soft" if x["soft"] else x["norm"]
+        sharp = f"{x['median']:.0e} | {x['largest']:.0e} | {x['within']}"
+        out.append(f"| {name} | {x['regular']} | {sharp} | {x['flagged']} |")
+    families: dict[str, Counter[str]] = {}
+    for x in record["flags"]:
+        for family, counts in x["families"].items():
+            families.setdefault(family, Counter()).update(counts)
+    total: Counter[str] = Counter()
+    out += [
+        "",
+        "| degenerate programs | number | without a derivative | flagged | missed | false |",
+        "|---|---|---|---|---|---|",
+    ]
+    for family, counts in families.items():
+        total.update(counts)
+        out.append(_row(family, counts))
+    return "\n".join([*out, _row("all", total)])
+
+
+def _row(family: str, counts: Counter[str]) -> str:
+    numbers = (counts[name] for name in ("programs", "kinks", "flags", "missed", "false"))
+    return f"| {family} | {' | '.join(f'{number:,}' for number in numbers)} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--programs", type=int, default=143, help="of each norm, regular and degenerate each")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tables", type=Path, help="a record, whose tables are printed")
     parser.add_argument("--join", nargs="*", type=Path, help="records of parts, to be made one")
     parser.add_argument("--norms", nargs="*", default=[*NORMS, "soft", *OF_VALUE])
     options = parser.parse_args()
+    if options.tables:
+        print(tables(json.loads(options.tables.read_text())))
+        return
     if options.join:
         parts = [json.loads(part.read_text()) for part in options.join]
         whole = parts[0] | {

@@ -140,7 +140,7 @@ class OursInJax(Contender):
         return torch.tensor(np.asarray(self.forwards(self.keys))), None
 
     def backward(self, state: State) -> Tensor:
-        """Forward and backward: JAX has no state between them. `measured` takes the forward pass off."""
+        """Forward and backward: JAX keeps no state between them."""
         return torch.tensor(np.asarray(self.both(self.keys)))
 
 
@@ -409,7 +409,7 @@ def measured(name: str, batch: int, names: list[str]) -> Iterator[tuple[str, dic
             continue
         row["forward"] = min(forwards)
         if backwards:
-            row["backward"] = min(backwards) - (row["forward"] if who == "ours, JAX" else 0.0)
+            row["together" if who == "ours, JAX" else "backward"] = min(backwards)
         yield who, row
 
 
@@ -467,14 +467,36 @@ def tables(record: dict[str, Any]) -> str:
             ready = [row for row in rows if "forward" in row]
             if not ready:
                 continue
-            cells = [
-                f"{_ms(x['forward'])} / {_ms(x.get('backward'))}" if "forward" in x else "" for x in rows
-            ]
+            cells = [_cell(row) for row in rows]
             last, keys = ready[-1], ("error of W", "error of gradient")
             errors = [f"{last[key]:.0e}" if key in last else "–" for key in keys]
             out.append(f"| {who} | {' | '.join(cells)} | {' | '.join(errors)} |")
         out.append("")
     return "\n".join(out)
+
+
+def ratios(record: dict[str, Any]) -> str:
+    """Time forward and backward of Moreau's torch layer (primal, dual) and of its best path, per ours."""
+    out = [
+        "| forward and backward, per ours | batch | torch, primal | torch, dual | best path |",
+        "|---|---|---|---|---|",
+    ]
+    for name, by_batch in record["cases"].items():
+        for batch, rows in by_batch.items():
+            total = {who: x["forward"] + x["backward"] for who, x in rows.items() if "backward" in x}
+            paths = {who: total[who] / total["ours"] for who in total if who.startswith("Moreau")}
+            if paths:
+                cells = [paths.get(f"Moreau, torch, {form}") for form in ("primal", "dual")]
+                cells.append(min(paths.values()))
+                numbers = " | ".join("" if x is None else f"{x:.1f}" for x in cells)
+                out.append(f"| {name} | {int(batch):,} | {numbers} |")
+    return "\n".join(out)
+
+
+def _cell(row: dict[str, Any]) -> str:
+    if "together" in row:
+        return f"{_ms(row['forward'])}, both {_ms(row['together'])}"
+    return f"{_ms(row['forward'])} / {_ms(row.get('backward'))}" if "forward" in row else ""
 
 
 def _ms(number: float | None) -> str:
@@ -491,7 +513,8 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="only the peaks of memory")
     options = parser.parse_args()
     if options.tables:
-        print(tables(json.loads(options.tables.read_text())))
+        record = json.loads(options.tables.read_text())
+        print(tables(record), ratios(record), sep="\n")
         return
     torch.set_num_threads(1)
     old = json.loads(options.record.read_text()) if options.record and options.record.exists() else {}

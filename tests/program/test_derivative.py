@@ -195,6 +195,17 @@ def test_a_kink_that_was_moved_away_is_not_flagged():
         assert Derivative.of(solved(data, selected)).regular[0]
 
 
+@pytest.mark.parametrize(("half", "regular"), [(0.0, False), (0.5, True)])
+def test_curvature_that_vanishes_for_small_p_is_flagged(half, regular):
+    # Σ μ A = (0, 1): for p < 2 the first entry has no curvature there, and row (1, 0) has no other entry.
+    keys = np.zeros((2, 2, 2))
+    keys[:, 0] = [[half, 1.0], [1.0, half]]
+    tokens = att.Tokens(keys)
+    selected = np.array([[True, False], [True, True]])
+    solution = polished(att.max_margin(tokens, selected, att.Entrywise(1.5)))
+    assert Derivative.of(solution).regular[0] == regular
+
+
 def test_rows_that_require_nothing_are_flagged_and_have_no_gradient():
     data, selected = program((3, 4, 5, 2), 1)
     derivative = Derivative.of(solved(data | {"required": np.zeros(3)}, selected))

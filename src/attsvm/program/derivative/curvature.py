@@ -21,7 +21,8 @@ ZERO = 1e-12
 """Singular values this small next to the largest are zero."""
 
 FLAT = 1e-7
-"""An entry or singular value of W this small next to the largest has, for p > 2, a slope without bound."""
+"""An entry or singular value of W this small next to the largest is near zero. There its slope is without
+bound for p > 2, and its curvature vanishes for p < 2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +67,8 @@ class Power:
 class OfEntries:
     """Of the lp norm of the entries of M (d, e)."""
 
-    def __init__(self, M: Float, p: float) -> None:
-        self.power, self.shape = Power(M.ravel(), p), M.shape
+    def __init__(self, M: Float, p: float, flat: float = 0.0) -> None:
+        self.power, self.shape = Power(_without_small(M.ravel(), p, flat), p), M.shape
 
     @property
     def W(self) -> Float:
@@ -86,9 +87,10 @@ class OfEntries:
 class OfSpectrum:
     """Of the lp norm of the singular values of M (d, e)."""
 
-    def __init__(self, M: Float, p: float) -> None:
+    def __init__(self, M: Float, p: float, flat: float = 0.0) -> None:
         self.U, g, self.Vt = np.linalg.svd(M)
-        self.power, self.shape = Power(np.where(g > ZERO * g[0], g, 0.0), p), M.shape
+        g = _without_small(np.where(g > ZERO * g[0], g, 0.0), p, flat)
+        self.power, self.shape = Power(g, p), M.shape
         s, g, k = self.power.s, self.power.g, len(g)
         own = np.abs(g[:, None] - g) <= 1e-9 * g[0]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -120,6 +122,15 @@ class OfSpectrum:
         return self.power.p <= 2 or bool(s[min(rank, self.k) - 1] > FLAT * s[0])
 
 
-def curvature(norm: Norm, M: Float) -> OfEntries | OfSpectrum:
-    """W = ∇f*(M) and H of a strictly convex norm, at M (d, e)."""
-    return (OfEntries if capabilities_of(norm).acts_on == "entries" else OfSpectrum)(M, norm.p)
+def curvature(norm: Norm, M: Float, flat: float = 0.0) -> OfEntries | OfSpectrum:
+    """W = ∇f*(M) and H of a strictly convex norm, at M (d, e).
+
+    flat: entries or singular values of W this small next to the largest count as zero.
+    """
+    return (OfEntries if capabilities_of(norm).acts_on == "entries" else OfSpectrum)(M, norm.p, flat)
+
+
+def _without_small(g: Float, p: float, flat: float) -> Float:
+    """g, zero where W ∝ |g|^(r−1) is small."""
+    size = np.abs(g)
+    return np.where(size > flat ** (p - 1) * size.max(initial=0.0), g, 0.0) if flat > 0 else g

@@ -16,10 +16,10 @@ from scipy.linalg.lapack import dpotrs, dpstrf
 
 from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float
-from attsvm.program.derivative.curvature import OfEntries, OfSpectrum, curvature
+from attsvm.program.derivative.curvature import FLAT, OfEntries, OfSpectrum, curvature
 
-STEPS = 8
-"""Newton steps that polish a solution, at most."""
+STEPS = 40
+"""Newton steps that polish a solution, at most. Where K loses its rank they only halve the error."""
 
 EXACT = 1e-14
 """Largest error of a margin, relative to the bounds, that is not polished."""
@@ -112,9 +112,13 @@ class Curved:
         self.strictness, self.pivot = np.inf, 1.0
         if len(active.delta) == 0 or not self.size > 0:
             return
-        self.at = curvature(norm, active.combine(active.pull))
+        M = active.combine(active.pull)
+        self.at = curvature(norm, M)
         self.system = System(active, self.at)
         self.pivot = self.system.pivot
+        # For p < 2 the curvature of an entry that is zero vanishes. Rounding shows in it as its root.
+        if norm.p < 2:
+            self.pivot = min(self.pivot, System(active, curvature(norm, M, FLAT)).pivot)
         if not self.at.smooth(active.rank):
             self.strictness = 0.0
 
