@@ -58,7 +58,8 @@ HEADS_CLAIM = "muon_on_fused_heads_maximises_their_joint_margin"
 VALUES = "docs/lab/values_and_outputs.md"
 OFFSETS = (
     "the margin is that of the offset program, in which each example has its label margin over N(W): see "
-    "offset_program; exponential or logistic loss; attention saturates, and the labels of the selected tokens are separable"
+    "offset_program; exponential or logistic loss; attention saturates; the labels of the selected tokens "
+    "are separable"
 )
 OFFSET_CLAIM = "attention_beside_a_trained_head_follows_the_offset_program"
 
