@@ -283,3 +283,23 @@ def test_values_that_do_not_fit_are_refused_and_without_queries_nothing_is_said(
     gone = evict(key, 9, value=values())
     assert gone.change.shape == (2, 2, 0) and gone.parts.shape == (2, 2, 0)
     assert evict(key, 9, query).parts.shape == (2, 2, 0)
+
+
+ROUNDING = 1e-4
+"""Of sums in single precision over a few keys, with a factor of a hundred."""
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1, 1), (4, 2, 3, 7, 1, 2), (2, 2, 9, 4, 3, 1)], ids=str)
+def test_the_bound_holds_at_every_size_and_for_a_single_key(size, dtype, shape):
+    heads, groups, t, s, d, e = shape
+    draw = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, *x, d, generator=draw).to(dtype) for x in ((heads, t), (groups, s)))
+    value = (size * torch.randn(1, groups, s, e, generator=draw)).to(dtype)
+    gone = evict(key, max(1, s // 2), query, value=value, scores=output_costs(query, key, value))
+    bound = gone.parts.sum(2).repeat_interleave(heads // groups, 1)[..., None]
+    finite = gone.change.isfinite()
+    assert (~finite | (gone.change <= bound * (1 + ROUNDING))).all()
+    assert s == 1 or (gone.change[finite] > 0.01 * size).any()
+    assert s > 1 or not gone.change.any()
