@@ -52,7 +52,7 @@ POLYNOMIALS: dict[str, tuple[tuple[float, float, float], ...]] = {
     "cubic × 10": (CUBIC,) * 10,
 }
 
-SIZES = {(2, 8): (12, 8_000), (3, 8): (12, 8_000), (4, 16): (6, 5_000), (8, 32): (2, 3_000)}
+SIZES = {(2, 8): (12, 8_000), (3, 8): (12, 8_000), (4, 16): (6, 5_000), (8, 32): (1, 2_000)}
 """(H, d) → draws and steps; every head is N wide."""
 
 LARGE = ("fused", "apart")
@@ -60,13 +60,15 @@ LARGE = ("fused", "apart")
 
 
 def layouts(heads: int) -> dict[str, Layout]:
+    pairs = Layout.grouped_queries(heads // 2, 2) if heads % 2 == 0 else Layout.fused(heads)
     return {
         "fused": Layout.fused(heads),
         "groups of 2": Layout.groups(heads, 2),
         "apart": Layout.apart(heads),
         "stacked": Layout.stacked(heads),
         "[K Q]": Layout.keys_with_queries(heads),
-        "grouped queries": Layout.grouped_queries(heads // 2, 2) if heads % 2 == 0 else Layout.fused(heads),
+        "grouped queries": pairs,
+        "grouped queries, narrow": pairs,
         "W": Layout.weights(heads),
     }
 
@@ -100,14 +102,15 @@ def rule_of(name: str) -> Any:
 
 
 def trained(layout: Layout, rule: Any, d: int, seeds: list[int], steps: int, **options: Any) -> att.Path:
-    """Runs of all seeds at once, every head N wide, or H N where heads are on top of each other."""
+    """Runs of all seeds at once; heads are N wide for each head whose rank their factors must hold."""
     H = layout.heads
     n, width, values = (options.get(name, other) for name, other in (("n", N), ("width", N), ("values", 1.0)))
     tokens, _ = att.datasets.sphere(n, T, d, seed=seeds)
     v = np.stack([np.random.default_rng([1, seed]).standard_normal((H, d)) for seed in seeds])
     v *= np.broadcast_to(values, (len(seeds), H))[..., None]
-    stacked = any(len(matrix) > 1 for matrix in layout.matrices)
-    weight = att.KeyQuery(H * width if stacked else width) if layout.of_factors else att.FullWeight()
+    if not options.get("narrow"):
+        width *= _ranks(layout)
+    weight = att.KeyQuery(width) if layout.of_factors else att.FullWeight()
     return att.train(
         tokens,
         att.Linear(v),
@@ -117,6 +120,13 @@ def trained(layout: Layout, rule: Any, d: int, seeds: list[int], steps: int, **o
         init=started(layout, weight, d, seeds),
         record=options.get("record", [steps // 2, steps]),
     )
+
+
+def _ranks(layout: Layout) -> int:
+    """How many heads' ranks the width must hold: all of stacked heads, those that share a key."""
+    if any(len(matrix) > 1 for matrix in layout.matrices):
+        return int(layout.heads)
+    return max(layout.key_of.count(g) for g in layout.key_of)
 
 
 def started(layout: Layout, weight: Any, d: int, seeds: list[int]) -> Any:
@@ -157,10 +167,13 @@ def shares(run: att.Path, norms: dict[str, Any]) -> dict[str, float] | None:
     return found
 
 
-def measured(layout: Layout, rule: str, size: tuple[int, int], norms: dict[str, Any]) -> dict[str, Any]:
+def measured(
+    layout: Layout, rule: str, size: tuple[int, int], norms: dict[str, Any], narrow: bool = False
+) -> dict[str, Any]:
     draws, steps = SIZES[size]
     begun = time.process_time()
-    path = trained(layout, rule_of(rule), size[1], list(range(FIRST, FIRST + draws)), steps)
+    seeds = list(range(FIRST, FIRST + draws))
+    path = trained(layout, rule_of(rule), size[1], seeds, steps, narrow=narrow)
     spent = time.process_time() - begun
     runs = [shares(path.run(k), norms) for k in range(draws)]
     settled = [run for run in runs if run is not None]
@@ -199,7 +212,7 @@ def run_shares(record: Record) -> None:
     for size in SIZES:
         H = size[0]
         for name, layout in layouts(H).items():
-            few = name in ("groups of 2", "grouped queries", "stacked")
+            few = name in ("groups of 2", "grouped queries", "grouped queries, narrow", "stacked")
             if (few and H < 4 and (name, H) != ("stacked", 3)) or (H == 8 and name not in LARGE):
                 continue
             for rule in ("Muon", "GD") if name == "fused" and H < 8 else ("Muon",):
@@ -211,7 +224,7 @@ def run_shares(record: Record) -> None:
                     norms["groups of 1"] = att.HeadsNorm(Layout.apart(H))
                 record.keep(
                     f"shares {H} {size[1]} {rule} {name}",
-                    lambda args=(layout, rule, size, norms): measured(*args),
+                    lambda args=(layout, rule, size, norms, "narrow" in name): measured(*args),
                 )
 
 
