@@ -102,7 +102,8 @@ def compile_loops() -> None:
 
 def record(states: Path, folder: Path, file: Path) -> None:
     """Numbers of every set × layer × method that was measured; None where it was not."""
-    sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    board = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    sets = [name for name in board if score_file(folder, name, board_states.LAYERS[-1], "mean").exists()]
     tables: dict[str, dict[str, dict[str, list[float | None]]]] = {}
     rows: dict[str, list[int]] = {"training": [], "test": [], "tokens": []}
     for place, name in enumerate(sets):
@@ -123,7 +124,9 @@ def record(states: Path, folder: Path, file: Path) -> None:
                     NUMBERS, judged(of_test, truth, scores.get("mean"), spent), strict=True
                 ):
                     of_method.setdefault(key, [None] * len(sets))[place] = value
-    content = {"sets": sets, "tuning": board_states.tuning_sets(sets), "rows": rows, "layers": tables}
+    tuning = [name for name in board_states.tuning_sets(board) if name in sets]
+    not_run = [name for name in board if name not in sets]
+    content = {"sets": sets, "tuning": tuning, "not run": not_run, "rows": rows, "layers": tables}
     file.write_text(json.dumps(content, separators=(",", ":")).replace('},"', '},\n"') + "\n")
 
 

@@ -25,14 +25,14 @@ from real_sets import error, places
 from attsvm.probe import TokenStore, surround
 
 LAYER = 6
-SHIFTED = ["default", "mean", "last", "max", "positive", "multimax", "rolling"]
+SHIFTED = ["default", "mean", "last", "max", "positive"]
 CONTEXT, BENIGN = 2048, "57_wikidatais_alive"
 """Length of a long context, and the set whose texts surround the text that is judged."""
 
 LENGTHENED, LONG_ROWS, WINDOW, STRIDE = 128, 80, 64, 32
 """Length of lengthened training sequences, test rows of a long context, windows of a rolling score."""
 
-LONG, WINDOWED = ["default", "mean", "positive", "multimax", "rolling"], ["default", "mean"]
+LONG, WINDOWED = ["default", "mean", "positive"], ["default", "mean"]
 
 COUNTS, NOISE, POSITIVES = (32, 64, 125, 250), (0.1, 0.2), (0.1, 0.05)
 LOT = 545
