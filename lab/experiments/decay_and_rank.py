@@ -41,10 +41,19 @@ def main() -> None:
     else:
         seeds = range(options.first, options.first + options.draws)
         made = here() | {"command": "python lab/experiments/decay_and_rank.py"}
-        record = {"made": made, "rows": measured(seeds), "programs": programs(seeds)}
+        record = {
+            "made": made,
+            "rows": measured(seeds),
+            "programs": programs(seeds),
+            "batches": in_batches(seeds),
+        }
         if options.record:
             options.record.write_text(json.dumps(record))
     print_tables(record["rows"], record["programs"])
+    print("\nstable rank with momentum 0.9, planted rank 1, by strength\n")
+    for rule, batch in dict.fromkeys((row["rule"], row["batch"]) for row in record["batches"]):
+        of_rule = select(record["batches"], rule=rule, batch=batch)
+        print(rule, batch or "all", [cell(select(of_rule, decay=s), "stable") for s in STRENGTHS])
     if options.figure:
         figure(record["rows"], options.figure)
 
@@ -71,6 +80,20 @@ def measured(seeds: range) -> list[dict]:
                     }
                     rows.append(labels | {"rank": rank, "seed": seed} | rounded(numbers))
             print(rule, schedule, flush=True)
+    return rows
+
+
+def in_batches(seeds: range) -> list[dict]:
+    """Stable ranks at planted rank 1 with momentum 0.9, of all inputs and of batches of six."""
+    cells, rows = [(seed, 1) for seed in seeds], []
+    for rule in ("GD", "Muon"):
+        for batch in (None, 6):
+            trained = decay.trained(cells, rule, STRENGTHS, "constant", STEPS, batch, momentum=0.9)
+            for strength, ranks in zip(STRENGTHS, decay.stable_rank(trained), strict=True):
+                labels = {"rule": rule, "batch": batch, "decay": strength}
+                rows += [
+                    labels | {"seed": s} | rounded({"stable": x}) for s, x in zip(seeds, ranks, strict=True)
+                ]
     return rows
 
 

@@ -120,17 +120,20 @@ def trained(
     strengths: Sequence[float],
     schedule: str = "constant",
     steps: int = STEPS,
+    batch: int | None = None,
+    **options: float,
 ) -> Float:
-    """W (strengths, cells, d, d) of every strength of decay on every draw."""
+    """W (strengths, cells, d, d) of every strength on every draw; options: others of the optimizer."""
     several = [cell for _ in strengths for cell in cells]
     decays = [RULES[rule].decay(strength) for strength in strengths for _ in cells]
-    optimizer = RULES[rule].step(lr=SCHEDULES[schedule](RULES[rule].lr, steps), decay=decays)
+    optimizer = RULES[rule].step(lr=SCHEDULES[schedule](RULES[rule].lr, steps), decay=decays, **options)
     path = att.train(
         tokens_of(several),
         att.Linear(np.ones(1)),
         weight=att.KeyQuery(separate=True),
         optimizer=optimizer,
         steps=steps,
+        batch=batch,
         record=[steps],
         init=att.gaussian([seed for seed, _ in several], START),
     )
