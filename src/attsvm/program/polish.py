@@ -130,7 +130,7 @@ def _answer(program: Constraints, pool: Rows, active: Bool, norm: Norm, point: C
     margins = program.margins(point.W)
     least = bounds.least_margin(program, margins)
     answer = pool.at_margin_one(Candidate(point.W, multipliers), norm, least)
-    if not program.relaxed:
+    if not program.relaxed or not 0 < least < np.inf:  # without a margin the gap is infinite already
         return answer
     missed = bounds.missed(program, margins) / (least * float(program.bound.max()))
     return Answer(answer.W, answer.multipliers, gap=max(float(answer.gap), missed))
