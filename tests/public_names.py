@@ -1,6 +1,6 @@
 """The public names of the package, their arguments and members, one line each.
 
-    python -m tests.public_names > tests/names/0.2.0.txt      # when a version is released
+    python -m tests.public_names > tests/names/0.3.0.txt      # when a version is released
 
 A member is written .name, an argument of the thing itself (name), one of a member .name(argument); arguments
 that are given by name only have a star.

@@ -9,7 +9,7 @@ import attsvm as att
 from tests.public_names import public, read
 
 ROOT = Path(__file__).parents[1]
-BEFORE = read((ROOT / "tests" / "names" / "0.2.0.txt").read_text(encoding="utf8"))
+BEFORE = read((ROOT / "tests" / "names" / "0.3.0.txt").read_text(encoding="utf8"))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from attsvm._support import renamed
 from attsvm._support.lazy import defining_modules, load
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # The public names and their modules are those below. Modules load at first use, so that `import attsvm` is
 # instant and pulls in neither JAX nor numba nor matplotlib.
