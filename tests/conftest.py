@@ -71,6 +71,12 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch):
+    """A test may change sys.path; processes of later tests inherit it, and would import from its folder."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
 @pytest.fixture(scope="session")
 def chrome():
     """One browser for all pages that tests of this process look at; each opens its page afresh."""

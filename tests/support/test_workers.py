@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from multiprocessing import popen_forkserver
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,28 @@ def test_a_second_interrupt_while_workers_end_leaves_none_of_them(monkeypatch):
         raise KeyboardInterrupt("first")
     assert [child for child in multiprocessing.active_children() if child not in others] == []
     assert time.monotonic() - begun < 30
+
+
+@pytest.mark.skipif(os.name != "posix", reason="workers are forked by a server")
+@pytest.mark.parametrize("deferred", [True, False])
+def test_an_interrupt_while_a_process_starts_finds_it_among_those_to_end(deferred, monkeypatch):
+    def launched(self, process):
+        launch(self, process)
+        started.append(self.pid)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1e-3)
+
+    if not deferred:
+        monkeypatch.setattr("attsvm._support.workers.deferring_ctrl_c", nullcontext)
+    launch, started = popen_forkserver.Popen._launch, []
+    monkeypatch.setattr(popen_forkserver.Popen, "_launch", launched)
+    with pytest.raises(KeyboardInterrupt), workers(1) as pool:
+        try:
+            pool.submit(os.getpid)
+        finally:
+            known = {child.pid for child in multiprocessing.active_children()}
+    assert (started[0] in known) == deferred
+    assert not (deferred and alive(started[0]))
 
 
 def test_a_single_job_runs_here_and_several_run_elsewhere():

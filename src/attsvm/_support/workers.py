@@ -22,7 +22,7 @@ from multiprocessing.connection import wait
 from pathlib import Path as File
 from typing import Any
 
-from attsvm._support.ctrl_c import ignoring_ctrl_c
+from attsvm._support.ctrl_c import deferring_ctrl_c, ignoring_ctrl_c
 from attsvm._support.optional_dependencies import missing
 from attsvm._support.options import BadOption
 from attsvm._support.xla_flags import compile_quickly
@@ -131,9 +131,7 @@ def workers(count: int) -> Iterator[Executor]:
     interruptible = signal.getsignal(signal.SIGINT) != signal.SIG_IGN  # it is ignored in a background job
     with (
         _environment(),
-        ProcessPoolExecutor(
-            count, context, initializer=_initialize_worker, initargs=(interruptible,)
-        ) as pool,
+        _ProcessPool(count, context, initializer=_initialize_worker, initargs=(interruptible,)) as pool,
     ):
         if _SERVER:
             _start_server()
@@ -172,6 +170,7 @@ def _dask(cluster: int | str) -> Iterator[Any]:
         _check_address(dask, cluster)
     with scheduler_context as scheduler, dask.Client(scheduler, timeout=PATIENCE) as client:
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # callers report errors themselves
+        _check_imports(client)
         yield client
 
 
@@ -194,8 +193,31 @@ def _check_address(dask: Any, address: str) -> None:
         ) from None
 
 
+def _check_imports(client: Any) -> None:
+    """Raise if a worker cannot import attsvm: Dask closes it at its first job, which then waits for ever."""
+    results = client.run(eval, "__import__('attsvm_lab') and None", on_error="return")
+    for address, error in results.items():
+        if error is not None:
+            raise BadWorkers(
+                f"the worker {address} cannot import attsvm_lab: {error}. Install attsvm[lab] where "
+                "workers run, and let no file on their path be called attsvm.py."
+            )
+
+
 def _unknown_cluster(cluster: str) -> BadOption:
     return BadOption(f"no cluster {cluster!r}. Pass local:8, or an address such as tcp://host:8786.")
+
+
+class _ProcessPool(ProcessPoolExecutor):
+    """A pool that knows every process it has asked for.
+
+    `submit` starts processes. Ctrl-C in the middle would leave one that nobody ends: it would print a
+    traceback, as what it waits for has gone.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        with deferring_ctrl_c():
+            return super().submit(fn, *args, **options)
 
 
 def _exit_with_client() -> None:

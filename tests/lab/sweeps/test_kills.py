@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from attsvm._support.workers import SerialExecutor, cluster_executor
+from attsvm._support.workers import BadWorkers, SerialExecutor, cluster_executor
 from attsvm_lab.sweeps.sweep import sweep
 
 STUDY = {
@@ -81,3 +81,11 @@ def test_a_dask_cluster_goes_on_without_a_killed_worker(undisturbed, tmp_path):
         killer.join()
         assert len(files(tmp_path)) > 2
     assert (tmp_path / "runs.parquet").read_bytes() == undisturbed
+
+
+def test_a_worker_that_cannot_import_attsvm_is_named_before_the_first_job(tmp_path, monkeypatch):
+    pytest.importorskip("distributed", reason="needs attsvm[dask]")
+    tmp_path.joinpath("attsvm.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)  # spawned workers inherit it; here attsvm is imported already
+    with pytest.raises(BadWorkers, match=r"cannot import attsvm_lab: .*not a package.* Install"):
+        cluster_executor("local:1").__enter__()
