@@ -72,7 +72,9 @@ def test_a_block_whose_package_is_missing_is_skipped_with_those_below(tmp_path):
 def test_every_page_is_collected(request):
     text = "\n".join(page.read_text(encoding="utf8") for page in PAGES)
     languages = set(re.findall(r"^```(\w+)$", text, re.MULTILINE))
-    assert languages <= {"python", "text", "sh", "toml"}, "a block of this language is run by nothing"
+    assert languages <= {"python", "text", "sh", "toml", "bibtex"}, (
+        "a block of this language is run by nothing"
+    )
 
 
 # ---------------------------------------------------------------------- the reference

@@ -24,6 +24,15 @@ def test_the_citation_is_of_this_version():
     assert f"\n## {cited[1]}, {cited[2]}\n" in (ROOT / "CHANGELOG.md").read_text("utf8")
 
 
+def test_the_entry_for_latex_says_what_the_citation_says():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf8"))
+    page = (ROOT / "docs" / "project.md").read_text("utf8")
+    entry = dict(re.findall(r"^  (\w+) += \{+(.*?)\}+,?$", page.split("```bibtex")[1].split("```")[0], re.M))
+    year = str(cited["date-released"]).partition("-")[0]
+    names = cited["title"], cited["authors"][0]["name"], year, cited["license"]
+    assert tuple(entry[key] for key in ("title", "author", "year", "license")) == names
+
+
 def test_the_changelog_ends_with_this_version_or_with_what_comes_after_it():
     first, second = re.findall(r"^## (\S+?)(?:,.*)?$", (ROOT / "CHANGELOG.md").read_text("utf8"), re.M)[:2]
     assert attsvm.__version__ in ((second,) if first == "Unreleased" else (first,))
