@@ -18,18 +18,18 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import attsvm as att
+from attsvm_lab.claims.instances import falling, limit_by_length, settled
 from values_and_outputs import interval
 
 SIZE = N, T, D = 8, 4, 6
 BATCHES = (1, 2, 4, N)
-STEPS, RATE, FALL = 40_000, 0.2, 0.55
+STEPS, RATE = 40_000, 0.2
 MEMORIES = {"0.9, 0.95": (0.9, 0.95), "0.9, 0.99": (0.9, 0.99)}
 """b1 and b2: about 20 and 100 steps are remembered, where an epoch has 8 to 1."""
 
@@ -37,19 +37,9 @@ NORMS = {"l∞": att.linf, "spectral": att.spectral, "l2": att.frobenius}
 MOMENTA = (0.0, 0.9, 0.99)
 
 
-def falling(size: float) -> Callable[[Any], Any]:
-    return lambda step: size * (step + 1.0) ** -FALL
-
-
-def settled(path: att.Path) -> bool:
-    chosen = path.attention.argmax(-1)
-    return bool((chosen[-2] == chosen[-1]).all())
-
-
 def at_zero(shares: list[float], lengths: list[float]) -> dict[str, float]:
     """The last share, and the limit linear in 1/N(W)."""
-    limit = (lengths[1] * shares[1] - lengths[0] * shares[0]) / (lengths[1] - lengths[0])
-    return {"share": 100 * shares[1], "limit": 100 * limit}
+    return {"share": 100 * shares[1], "limit": 100 * limit_by_length(shares, lengths)}
 
 
 def of_norm(path: att.Path, norm: att.Norm) -> dict[str, float] | None:

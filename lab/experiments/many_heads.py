@@ -26,11 +26,12 @@ import optax
 
 import attsvm as att
 from attsvm.comparison.several_heads import joint_ratio
+from attsvm_lab.claims.instances import falling, limit_by_length, settled
 
 RECORD = Path(__file__).parents[1] / "records" / "many_heads.json"
 Layout = att.HeadLayout
 FIRST, N, T, START = 7100, 4, 4, 0.3
-RATE, FALL = 0.4, 0.55
+rate = falling(0.4)
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 CUBIC = (1.5, -0.5, 0.0)
@@ -72,10 +73,6 @@ def layouts(heads: int) -> dict[str, Layout]:
         "grouped queries, narrow": pairs,
         "W": Layout.weights(heads),
     }
-
-
-def rate(step: Any) -> Any:
-    return RATE * (step + 1.0) ** -FALL
 
 
 def newton_schulz(polynomials: tuple[tuple[float, float, float], ...]) -> Any:
@@ -143,16 +140,16 @@ def started(layout: Layout, weight: Any, d: int, seeds: list[int]) -> Any:
 def shares(run: att.Path, norms: dict[str, Any]) -> dict[str, float] | None:
     """Shares of the certified best margins, in percent; None where a selection changed in the last half.
 
-    limit: what is missing of the first share is a number of logits, so it falls like 1/F(W). lengths: how far
-    the heads' lengths are from those of the first program, the largest over the smallest quotient less one.
+    limit: that of the first share. lengths: how far the heads' lengths are from those of the first program,
+    the largest over the smallest quotient less one.
     """
-    chosen = run.attention.argmax(-1)
-    if (chosen[-2] != chosen[-1]).any():
+    if not settled(run):
         return None
+    selected = run.attention[-1].argmax(-1)
     found: dict[str, float] = {}
     for name, norm in norms.items():
         try:
-            solution = att.max_margin(run.tokens, chosen[-1], norm)
+            solution = att.max_margin(run.tokens, selected, norm)
         except att.NotSeparable:
             return None
         if not found:
@@ -160,7 +157,7 @@ def shares(run: att.Path, norms: dict[str, Any]) -> dict[str, float] | None:
             sizes = [float(norm.value(W)) for W in run.W[-2:]]
             of_run, of_program = (np.linalg.norm(W, axis=(1, 2)) for W in (run.W[-1], solution.W))
             found["share"] = share
-            found["limit"] = (sizes[1] * share - sizes[0] * before) / (sizes[1] - sizes[0])
+            found["limit"] = limit_by_length([before, share], sizes)
             found["lengths"] = 100 * float(np.expm1(np.ptp(np.log(of_run / of_program))))
             found["certified"] = float(solution.certified)
         else:
@@ -237,10 +234,9 @@ def run_large(record: Record) -> None:
         path = trained(Layout.fused(H), rule_of("Muon"), d, list(range(FIRST, FIRST + draws)), steps)
         runs = []
         for run in map(path.run, range(draws)):
-            chosen = run.attention.argmax(-1)
-            if (chosen[-2] != chosen[-1]).any():
+            if not settled(run):
                 continue
-            best = att.max_margin(run.tokens, chosen[-1], att.HeadsNorm(Layout.fused(H)))
+            best = att.max_margin(run.tokens, run.attention[-1].argmax(-1), att.HeadsNorm(Layout.fused(H)))
             sizes = [
                 float(np.prod([np.linalg.norm(np.concatenate(list(X[k]), 1), 2) for X in (run.K, run.Q)]))
                 for k in (-2, -1)
@@ -250,7 +246,7 @@ def run_large(record: Record) -> None:
                 for k in (-2, -1)
             ]
             shares = [100 * m / size / best.margin for m, size in zip(least, sizes, strict=True)]
-            limit = (sizes[1] * shares[1] - sizes[0] * shares[0]) / (sizes[1] - sizes[0])
+            limit = limit_by_length(shares, sizes)
             runs.append({"share": shares[1], "limit": limit, "certified": float(best.certified)})
         return {"steps": steps, "draws": draws, "runs": runs}
 

@@ -15,22 +15,18 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import attsvm as att
+from attsvm_lab.claims.instances import falling, limit_by_length, settled
 from values_and_outputs import interval
 
 RATES = (0.1, 0.3, 1.0)
-STEPS, RATE, FALL = {"weight": 8_000, "factors": 40_000, "head": 20_000}, 0.4, 0.55
+STEPS, RATE = {"weight": 8_000, "factors": 40_000, "head": 20_000}, 0.4
 N, T, D = 8, 4, 5
-
-
-def falling(size: float) -> Callable[[Any], Any]:
-    return lambda step: size * (step + 1.0) ** -FALL
 
 
 def with_one(tokens: att.Tokens) -> att.Tokens:
@@ -41,22 +37,12 @@ def with_one(tokens: att.Tokens) -> att.Tokens:
 
 
 def share(path: att.Path, norm: att.Norm) -> dict[str, float]:
-    """The least margin at norm one in percent of the certified best, and the limit of this share.
-
-    What is missing is a number of logits, so its share falls like 1/N(W).
-    """
+    """The least margin at norm one in percent of the certified best, and the limit of this share."""
     best = att.max_margin(path.tokens, path.selected, norm)
     if not best.certified:
         return {"share": float("nan"), "limit": float("nan")}
-    before, last = (100 * np.asarray(att.margin_ratio(path, best)))[-2:]
-    lengths = path.norm(norm)[-2:]
-    limit = (lengths[1] * last - lengths[0] * before) / (lengths[1] - lengths[0])
-    return {"share": float(last), "limit": float(limit)}
-
-
-def settled(path: att.Path) -> bool:
-    chosen = path.attention.argmax(-1)
-    return bool((chosen[-2] == chosen[-1]).all())
+    shares = 100 * np.asarray(att.margin_ratio(path, best))
+    return {"share": float(shares[-1]), "limit": limit_by_length(shares, path.norm(norm))}
 
 
 def biased(seeds: list[int], rho: float, factors: bool) -> list[dict[str, float] | None]:
@@ -122,12 +108,10 @@ def beside_head(seeds: list[int], ratio: float, factors: bool) -> list[dict[str,
         for record in (-2, -1):
             program = att.offset_program(path, best, record)
             shares.append(100 * program.share(path.W[record]))
-        lengths = path.norm(att.spectral)[-2:]
         each.append(
             {
                 "share": shares[1],
-                "limit": float(lengths[1] * shares[1] - lengths[0] * shares[0])
-                / float(lengths[1] - lengths[0]),
+                "limit": limit_by_length(shares, path.norm(att.spectral)),
                 "plain": 100 * float(att.margin_ratio(path, best)[-1]),
                 "negative": float(program.above.any()),
             }

@@ -10,27 +10,22 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 import attsvm as att
+from attsvm_lab.claims.instances import falling, limit_by_length, settled
 
 RATIOS = (0.03, 0.1, 0.3, 1.0, 1.5, 3.0, 10.0)
-RATE, FALL = 0.4, 0.55
+RATE = 0.4
 NORMS = {"GD": att.frobenius, "Muon": att.spectral, "sign": att.linf}
-
-
-def rate(size: float) -> Callable[[int], float]:
-    """Steps of size · t^(−0.55)."""
-    return lambda step: size * (step + 1.0) ** -FALL
 
 
 def trained(norm: att.Norm, ratio: float, seeds: list[int], size: tuple[int, ...], steps: int) -> att.Path:
     """W by normalised steps in a norm, and the head v by normalised GD with `ratio` times the rate."""
     tokens, v = att.datasets.sphere(*size, seed=seeds)
-    rules = att.steepest(norm, rate(RATE)), att.steepest(att.frobenius, rate(RATE * ratio))
+    rules = att.steepest(norm, falling(RATE)), att.steepest(att.frobenius, falling(RATE * ratio))
     return att.train(
         tokens,
         att.Linear(v),
@@ -43,10 +38,9 @@ def trained(norm: att.Norm, ratio: float, seeds: list[int], size: tuple[int, ...
 
 def judged(path: att.Path, norm: att.Norm) -> dict[str, float] | None:
     """Shares at the end of one run, in percent; None where its selection still changed in the last half."""
-    tokens, chosen = path.tokens, path.attention.argmax(-1)
-    if (chosen[-2] != chosen[-1]).any():
+    if not settled(path):
         return None
-    selected, W, v = chosen[-1], path.final, path.v[-1]
+    tokens, selected, W, v = path.tokens, path.attention[-1].argmax(-1), path.final, path.v[-1]
     size = float(norm.value(W))
     label = tokens.labels * (tokens.values[np.arange(tokens.n), selected] @ v)
     best = at_record(path, norm, -1)
@@ -61,11 +55,9 @@ def judged(path: att.Path, norm: att.Norm) -> dict[str, float] | None:
     negative = bool(best.above.any())
     share, ratio = 100 * best.share(W), float(np.linalg.norm(v)) / size
     before = 100 * at_record(path, norm, -2).share(path.W[-2])
-    lengths = path.norm(norm)[-2:]
     return {
         "share": share,
-        # What is missing is a number of logits, so its share falls like 1/N(W).
-        "limit": float(lengths[1] * share - lengths[0] * before) / float(lengths[1] - lengths[0]),
+        "limit": limit_by_length([before, share], path.norm(norm)),
         "plain": plain,
         "head": head,
         "negative": negative,

@@ -64,6 +64,27 @@ def limit(ratio: Float) -> Float:
     return np.asarray(2 * ratio[:, -1] - ratio[:, -2])
 
 
+def settled(path: att.Path) -> bool:
+    """Whether one run selects the same tokens at its last two records, in every head."""
+    chosen = path.attention.argmax(-1)
+    return bool((chosen[-2] == chosen[-1]).all())
+
+
+def limit_by_length(shares: Any, lengths: Any) -> float:
+    """The share of a margin that a run tends to, from its last two records.
+
+    What is missing is a number of logits: linear in 1/N(W), the length of the weight.
+    """
+    (before, last), (shorter, longer) = shares[-2:], lengths[-2:]
+    return float((longer * last - shorter * before) / (longer - shorter))
+
+
+@lru_cache(maxsize=16)
+def falling(size: float) -> Any:
+    """Steps of size · t^(−0.55): their sum is infinite, and that of their squares finite."""
+    return lambda step: size * (step + 1.0) ** -0.55
+
+
 @lru_cache(maxsize=16)
 def growing(first: float, faster: float) -> Any:
     """Steps that grow with time, η e^(faster k); stable where slopes and curvature fall like 1/t."""

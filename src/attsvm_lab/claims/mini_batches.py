@@ -14,7 +14,7 @@ import numpy as np
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import certified_share, solved
+from attsvm_lab.claims.instances import certified_share, falling, limit_by_length, settled, solved
 from attsvm_lab.claims.transformers_setup import draws
 
 REFERENCE = "ours, for attention; linear models: Baek et al. 2025, arXiv 2510.26303"
@@ -79,7 +79,7 @@ def adam_in_batches_of_one_tends_to_the_fixed_point_of_its_norm(
     Shares are extrapolated linearly in 1/N(W) from the records at half and all of the steps. Wanted: a median
     from 0.95 to 1.05. Hypothesis: in three draws at least the selection does not change in the last half.
     """
-    paths = [one for k in range(DRAWS) if _settled(one := _adam_on_eight(seed).run(k))]
+    paths = [one for k in range(DRAWS) if settled(one := _adam_on_eight(seed).run(k))]
     middle = float(np.median([_limit(path, norm) for path in paths])) if paths else np.nan
     return att.judge(
         "Adam tends to its fixed point",
@@ -90,7 +90,7 @@ def adam_in_batches_of_one_tends_to_the_fixed_point_of_its_norm(
 
 
 def _limit(path: att.Path, norm: str) -> float:
-    """What is missing of a share is a number of logits: linear in 1/N(W)."""
+    """The share that a run tends to."""
     best: Any
     if norm == "linf":
         best = solved(path.tokens, path.selected, att.linf)
@@ -98,22 +98,13 @@ def _limit(path: att.Path, norm: str) -> float:
     else:
         best = att.adam_margin(path.tokens, path.selected)
         share, length = (np.array([of(W) for W in path.W[-2:]]) for of in (best.share, best.value))
-    return float((length[-1] * share[-1] - length[-2] * share[-2]) / (length[-1] - length[-2]))
-
-
-def _settled(path: att.Path) -> bool:
-    chosen = path.attention.argmax(-1)
-    return bool((chosen[-2] == chosen[-1]).all())
-
-
-def _falling(step: Any) -> Any:
-    return 0.2 * (step + 1.0) ** -0.55
+    return limit_by_length(share, length)
 
 
 @lru_cache(maxsize=1)
 def _adam_on_eight(seed: int) -> att.Path:
     tokens, v = att.datasets.sphere(8, 4, 6, seed=draws(seed, DRAWS))
-    rule, steps = att.adam(_falling, 0.9, 0.95, eps=0), 16_000
+    rule, steps = att.adam(falling(0.2), 0.9, 0.95, eps=0), 16_000
     return att.train(tokens, att.Linear(v), optimizer=rule, steps=steps, record=[steps // 2, steps], batch=1)
 
 

@@ -5,7 +5,6 @@ What is predicted, and how it was measured, is in docs/lab/mixtures.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -13,11 +12,11 @@ import numpy as np
 
 import attsvm as att
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
+from attsvm_lab.claims.instances import falling, limit_by_length, settled, solved
 from attsvm_lab.claims.transformers_setup import draws
 
 REFERENCE = "ours: docs/lab/mixtures.md, after arXiv 2602.16340"
-DRAWS, SIZE, RATIO, FALL = 8, (8, 4, 5), 0.3, 0.55
+DRAWS, SIZE, RATIO = 8, (8, 4, 5), 0.3
 SIZES, WIDTH = (5, 1), 6
 LEAST, ENOUGH, LEAST_OF_FACTORS = 0.95, 1.05, 0.9
 """The limit of a share, extrapolated to 1/N(W) = 0, is right to a few percent; factors are slower."""
@@ -35,7 +34,7 @@ def muon_with_signs_on_a_bias_maximises_the_hybrid_margin(seed: int, bias: str =
     least the selection does not change in the last half.
     """
     weight = att.FullWeight()
-    rule = att.steepest(att.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO)), _falling(0.4))
+    rule = att.steepest(att.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO)), falling(0.4))
     norm = att.HybridNorm(("spectral", bias), SIZES, (1.0, RATIO))
     return _judged(_trained(seed, weight, rule, 5_000), norm, LEAST)
 
@@ -52,7 +51,7 @@ def beside_key_and_query_signs_on_a_bias_measure_a_length(seed: int, implied: bo
     """
     weight = att.KeyQuery(rank=WIDTH)
     of_Q = att.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO), axis=0)
-    rule = att.steepest((att.spectral, of_Q), _falling(0.1))
+    rule = att.steepest((att.spectral, of_Q), falling(0.1))
     norm: Any = att.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO))
     if implied:
         norm = att.limit_norm(weight, rule).norm
@@ -72,17 +71,9 @@ def _judged(path: att.Path, norm: att.Norm, least: float) -> att.Verdict:
 
 def _limit(path: att.Path, norm: att.Norm) -> float | None:
     """The share that a run tends to; None where its selection changed."""
-    chosen = path.attention.argmax(-1)
-    if (chosen[-2] != chosen[-1]).any():
+    if not settled(path):
         return None
-    ratio = np.asarray(att.margin_ratio(path, solved(path.tokens, path.selected, norm)))
-    length = np.asarray(path.norm(norm))
-    return float((length[-1] * ratio[-1] - length[-2] * ratio[-2]) / (length[-1] - length[-2]))
-
-
-@lru_cache(maxsize=4)
-def _falling(size: float) -> Callable[[Any], Any]:
-    return lambda step: size * (step + 1.0) ** -FALL
+    return limit_by_length(att.margin_ratio(path, solved(path.tokens, path.selected, norm)), path.norm(norm))
 
 
 @lru_cache(maxsize=4)

@@ -12,10 +12,11 @@ import numpy as np
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
+from attsvm_lab.claims.instances import falling, limit_by_length, settled
 from attsvm_lab.claims.transformers_setup import draws
 
 theorem = partial(claim, "ours: docs/lab/values_and_outputs.md", "theorem for flows")
-DRAWS, SIZE, STEPS, RATE, FALL = 8, (8, 3, 5), 8_000, 0.4, 0.55
+DRAWS, SIZE, STEPS, RATE = 8, (8, 3, 5), 8_000, 0.4
 LEAST, ENOUGH = 0.95, 1.05
 """What is missing of a share at 1/N(W) = 0, extrapolated from two records, is right to a few percent."""
 
@@ -45,19 +46,19 @@ def attention_beside_a_trained_head_follows_the_offset_program(
 
 def _limit(path: att.Path, offsets: bool) -> float | None:
     """The share of the gain that a run tends to; None where the hypotheses are false."""
-    chosen = path.attention.argmax(-1)
-    if (chosen[-2] != chosen[-1]).any():
+    if not settled(path):
         return None
+    chosen = path.attention[-1].argmax(-1)
     tokens, length, shares = path.tokens, np.asarray(path.norm(att.spectral)), []
     for record in (-2, -1):
-        label = _label_margins(tokens, chosen[-1], np.asarray(path.v)[record])
-        best = att.offset_margin(tokens, chosen[-1], att.spectral, offsets=label / length[record])
+        label = _label_margins(tokens, chosen, np.asarray(path.v)[record])
+        best = att.offset_margin(tokens, chosen, att.spectral, offsets=label / length[record])
         if best.above.any() or not best.certified:
             return None
         if not offsets:
-            best = att.offset_margin(tokens, chosen[-1], att.spectral, offsets=0.0)
+            best = att.offset_margin(tokens, chosen, att.spectral, offsets=0.0)
         shares.append(best.share(path.W[record]))
-    return float((length[-1] * shares[1] - length[-2] * shares[0]) / (length[-1] - length[-2]))
+    return limit_by_length(shares, length)
 
 
 def _label_margins(tokens: att.Tokens, chosen: Float, v: Float) -> Float:
@@ -67,11 +68,7 @@ def _label_margins(tokens: att.Tokens, chosen: Float, v: Float) -> Float:
 @lru_cache(maxsize=2)
 def _trained(seed: int) -> att.Path:
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
-
-    def rate(step: float) -> float:
-        return float(RATE) * (step + 1.0) ** -FALL
-
-    rules = att.steepest(att.spectral, rate), att.steepest(att.frobenius, rate)
+    rules = att.steepest(att.spectral, falling(RATE)), att.steepest(att.frobenius, falling(RATE))
     return att.train(
         tokens,
         att.Linear(v),
