@@ -8,7 +8,6 @@ weighs on all of them. `objectives.py` has hulls and cones beside TorchJD's.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from unittest import mock
@@ -17,6 +16,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.program.derivative.pull_back import Derivative
+from measure import least_milliseconds
 
 RUNS, SHAPE = 100, (6, 8, 10)
 ROUNDS = 5
@@ -109,19 +109,6 @@ def as_bool(best: np.ndarray, T: int) -> np.ndarray:
     return best[..., None] == np.arange(T)
 
 
-def least_times(calls: list[Callable[[], object]]) -> list[float]:
-    """Milliseconds of each call after one that compiles."""
-    for call in calls:
-        call()
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(ROUNDS):
-        for call, own in zip(calls, times, strict=True):
-            start = time.process_time()
-            call()
-            own.append(1e3 * (time.process_time() - start))
-    return [min(own) for own in times]
-
-
 def certified(result: object) -> str:
     values = np.atleast_1d(np.asarray(getattr(result, "certified")))  # noqa: B009
     separable = np.broadcast_to(np.asarray(getattr(result, "separable", True)), values.shape)
@@ -142,7 +129,7 @@ def polish_rows() -> list[str]:
             with mock.patch("attsvm.program.polish.polished", lambda program, norm, answer: answer):
                 return att.max_margin(data, selected, norm)
 
-        slow, fast = least_times([with_digits, without])
+        slow, fast = least_milliseconds(with_digits, without, rounds=ROUNDS)
         exact = exact_W(with_digits(), norm)
         errors = [np.linalg.norm(s.W - exact) / np.linalg.norm(exact) for s in (with_digits(), without())]
         lines.append(f"| {norm} | {slow:.2f} | {fast:.2f} | {errors[0]:.0e} | {errors[1]:.0e} |")
@@ -156,7 +143,7 @@ def exact_W(solution: att.Solution, norm: att.Norm) -> np.ndarray:
 
 def main() -> None:
     listed = cases()
-    times = least_times([case.call for case in listed])
+    times = least_milliseconds(*(case.call for case in listed), rounds=ROUNDS)
     print("| batch | runs | CPU ms | before | allowed | certified |\n|---|---|---|---|---|---|")
     for case, spent in zip(listed, times, strict=True):
         allowed = "" if case.limit is None else f"{case.limit:g}"

@@ -237,6 +237,12 @@ def in_turn(
     return times
 
 
+def least_milliseconds(*works: Callable[[], Any], rounds: int) -> list[float]:
+    """CPU milliseconds of each, the least of some rounds in turn."""
+    times = in_turn({str(k): work for k, work in enumerate(works)}, rounds)
+    return [1e3 * min(own) for own in times.values()]
+
+
 def device_clock() -> float:
     """Seconds by the wall clock, with the GPU idle."""
     import torch

@@ -7,8 +7,6 @@ part; their Gram matrix is in float64.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -17,20 +15,10 @@ from torchjd.aggregation import MGDAWeighting as FrankWolfe
 from torchjd.linalg import QuadprogProjector
 
 from attsvm.torch import DualConeProjector, MGDAWeighting
+from measure import least_milliseconds
 
 ROUNDS = 7
 SIZES = [(8, 100), (32, 100), (64, 200), (128, 400), (64, 10), (128, 127)]
-
-
-def least_time(*calls: Callable[[], object]) -> list[float]:
-    """Milliseconds of each call."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(ROUNDS):
-        for call, own in zip(calls, times, strict=True):
-            start = time.process_time()
-            call()
-            own.append(1e3 * (time.process_time() - start))
-    return [min(own) for own in times]
 
 
 def residual(V: torch.Tensor, U: torch.Tensor, G: torch.Tensor) -> float:
@@ -51,11 +39,11 @@ def main() -> None:
         J = torch.tensor(rng.standard_normal((m, d)) + 0.3 * rng.standard_normal(d))
         G, U = J @ J.T, torch.eye(m, dtype=torch.float64) / m
         ours, theirs = MGDAWeighting(), FrankWolfe()
-        fast, slow = least_time(partial(ours, G), partial(theirs, G))
+        fast, slow = least_milliseconds(partial(ours, G), partial(theirs, G), rounds=ROUNDS)
         ratio = float((theirs(G) @ J).norm() / (ours(G) @ J).norm())
         length = f"{ratio:.3f}" if ratio < 1e3 else "zero is in the hull"
         project, quadprog = DualConeProjector(), QuadprogProjector()
-        cone, loop = least_time(partial(project, U, G), partial(quadprog, U, G))
+        cone, loop = least_milliseconds(partial(project, U, G), partial(quadprog, U, G), rounds=ROUNDS)
         numbers = [f"{fast:.2f}", f"{slow:.1f}", f"{slow / fast:.0f}", length, f"{cone:.2f}", f"{loop:.1f}"]
         residuals = [f"{residual(p(U, G), U, G):.0e}" for p in (project, quadprog)]
         print(f"| {m}, {d} | {' | '.join([*numbers, f'{loop / cone:.0f}', *residuals])} |")
