@@ -121,13 +121,9 @@ def evict(
     if query is None and scores is None and mask is not None:
         raise ValueError("padding cannot be told from keys without queries. Pass query, or scores.")
     queries = key[:, :, :0] if query is None else query
-    _check_finite("key", key, mask)
-    _check_finite("query", queries, mask)
+    logits = _logits(queries, key, mask, causal, scale, soft_cap)
     if value is not None:
         _check_finite("value", value, mask)
-    real = None if mask is None else mask[:, None, None].bool()
-    scale = key.shape[-1] ** -0.5 if scale is None else scale
-    logits = Logits(queries, key, real, scale, causal, None, soft_cap)
     with torch.no_grad():
         if scores is None and query is not None:
             scores = _leads(logits)
@@ -150,12 +146,9 @@ def key_leads(
 
     The ranking of `evict`; arguments as there. Values do not matter. −∞ for a key that no query sees.
     """
-    for name, x in (("key", key), ("query", query)):
-        _check_finite(name, x, mask)
-    real = None if mask is None else mask[:, None, None].bool()
-    scale = key.shape[-1] ** -0.5 if scale is None else scale
+    logits = _logits(query, key, mask, causal, scale, soft_cap)
     with torch.no_grad():
-        return _leads(Logits(query, key, real, scale, causal, None, soft_cap))
+        return _leads(logits)
 
 
 def output_costs(
@@ -175,11 +168,8 @@ def output_costs(
     A ranking for `evict(…, scores=)`, which knows the values; arguments as there. A key with all of a query's
     attention costs what the values allow, ‖v_j‖ + max_i ‖v_i‖.
     """
-    for name, x in (("key", key), ("query", query), ("value", value)):
-        _check_finite(name, x, mask)
-    real = None if mask is None else mask[:, None, None].bool()
-    scale = key.shape[-1] ** -0.5 if scale is None else scale
-    logits, groups = Logits(query, key, real, scale, causal, None, soft_cap), key.shape[1]
+    logits, groups = _logits(query, key, mask, causal, scale, soft_cap), key.shape[1]
+    _check_finite("value", value, mask)
     values = _real_values(logits, value)
     sizes = values.norm(dim=-1)[:, :, None]
     largest, costs = sizes + sizes.amax(-1, keepdim=True), values.new_zeros(key.shape[:3])
@@ -208,6 +198,17 @@ def _check_finite(name: str, x: Tensor, mask: Tensor | None) -> None:
             f"{name} has an entry that is NaN or infinite, first at (batch, head, place) {where}. "
             "Look for an overflow in the model, or mask the place as padding."
         )
+
+
+def _logits(
+    query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float | None, soft_cap: float | None
+) -> Logits:
+    """The logits of finite queries and keys; the default scale is that of attention, 1/√d."""
+    _check_finite("key", key, mask)
+    _check_finite("query", query, mask)
+    real = None if mask is None else mask[:, None, None].bool()
+    scale = key.shape[-1] ** -0.5 if scale is None else scale
+    return Logits(query, key, real, scale, causal, None, soft_cap)
 
 
 def _leads(logits: Logits) -> Tensor:
