@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attsvm.data.tokens import Tokens
 from attsvm.numbers import Bool, Float
@@ -94,7 +95,7 @@ class Sensitivity:
         size = float(self.solution.norm.value(self.solution.W))
         return np.linalg.norm(self.norm_by_keys, axis=-1) / (size**2 if size > 0 else 1.0)
 
-    @property
+    @cached_property
     def support(self) -> Bool:
         """The losing tokens whose row is active (n, T)."""
         return self.derivative.rows.active[0] & ~self.derivative.optimum.tied[0]
@@ -117,13 +118,9 @@ class Sensitivity:
         never does. NaN for selected tokens and padding.
         """
         values = np.full(self._losing.shape, np.nan)
-        for i, t in np.argwhere(self._losing).tolist():
-            W = self._without.get((i, t), self.solution.W)
-            query, bound = self._queries[i], self.solution.required[i]
-            along = W @ query
-            length, short = float(np.linalg.norm(along)), bound - self._delta[i, t] @ along
-            zero = ZERO * float(np.linalg.norm(W) * np.linalg.norm(query))
-            values[i, t] = abs(short) / length if length > zero else np.inf
+        values[self._losing] = self._to_plane(self.solution.W, *np.nonzero(self._losing))
+        for (i, t), W in self._without.items():
+            values[i, t] = self._to_plane(W, np.array([i]), np.array([t]))[0]
         return values
 
     def first_changes(self, count: int = SHOWN) -> list[SupportChange]:
@@ -174,10 +171,19 @@ class Sensitivity:
         keys, anchor = self.derivative.optimum.keys[0], self.derivative.optimum.anchor[0]
         return np.take_along_axis(keys, anchor[:, None, None], 1) - keys
 
-    @property
+    @cached_property
     def _losing(self) -> Bool:
         """The tokens with an inequality (n, T)."""
         return self.derivative.optimum.exists[0] & ~self.derivative.optimum.tied[0]
+
+    def _to_plane(self, W: Float, example: NDArray[np.intp], token: NDArray[np.intp]) -> Float:
+        """The distance (k,) of tokens from the plane on which W gives them their required margin."""
+        queries, delta = self._queries[example], self._delta[example, token]
+        along = queries @ W.T
+        length, zero = np.linalg.norm(along, axis=-1), np.linalg.norm(queries, axis=-1) * np.linalg.norm(W)
+        short = self.solution.required[example] - np.einsum("kd,kd->k", delta, along)
+        far = np.full(len(short), np.inf)
+        return np.divide(np.abs(short), length, where=length > ZERO * zero, out=far)
 
     @cached_property
     def _without(self) -> dict[tuple[int, int], Float]:
@@ -235,11 +241,11 @@ class Sensitivity:
             far = self.distance[i, t]
             change = "–" if np.isnan(far) else f"{far:.3g} (leaves)" if self.support[i, t] else f"{far:.3g}"
             yield f"  {i:7d}  {t:5d}  {self.role(i, t):8s}  {self.margin_by_token[i, t]:15.3g}  {change}"
-        entering = [change for change in self.first_changes(self.distance.size) if change.change == "enters"]
-        leaving = [change for change in self.first_changes(self.distance.size) if change.change == "leaves"]
-        for changes in (leaving, entering):
-            if changes:
-                yield f"  nearest: {changes[0]}"
+        changes = self.first_changes(self.distance.size)
+        for kind in ("leaves", "enters"):
+            nearest = next((change for change in changes if change.change == kind), None)
+            if nearest is not None:
+                yield f"  nearest: {nearest}"
 
     def _of_required(self) -> Iterator[str]:
         yield "  example  required  norm per unit" + ("  same support" if self.ranged else "")

@@ -7,6 +7,5 @@ optimum.py has solutions as plain arrays; active.py says which rows are active, 
 the derivative in the Frobenius norm, all runs at once; one_run.py that in lp and Schatten(p) norms, with the
 H of curvature.py, and at vertices of l1 and l∞. pull_back.py is the verb: cotangents of the results in,
 cotangents of keys, queries, margins and prices out. polish.py has solutions up to rounding, and batch.py what
-layers of torch and JAX share; arguments.py
-has the words in which both refuse.
+layers of torch and JAX share; arguments.py has the words in which both refuse.
 """
