@@ -217,8 +217,8 @@ class _UnitFactors(NamedTuple):
         factored = Factored(norms, count, depth is not None)
         implied = factored.closed
         if implied is None:
-            told = ", ".join(map(str, norms))
-            raise ValueError(f"no norm of W with a program is known for steps in {told}: {factored.words}.")
+            steps = ", ".join(map(str, norms))
+            raise ValueError(f"no norm of W with a program is known for steps in {steps}: {factored.words}.")
         known = capabilities_of(implied).acts_on in ("singular values", "entries")
         r = implied.p if known else np.nan
         if depth is None:

@@ -118,8 +118,8 @@ def joint_problem(seed: int, size: Size, tight: bool, p: float = 2.0) -> Pair:
         if not att.separable(tokens, selected):
             continue
         pair = pair_of(tokens, selected, norm)
-        told = tight or att.cosine(pair.relaxed.W[None], pair.prompt.W)[0] <= TELLING
-        if pair.prompt.margin >= 1 / LONGEST and told:
+        distinct = tight or att.cosine(pair.relaxed.W[None], pair.prompt.W)[0] <= TELLING
+        if pair.prompt.margin >= 1 / LONGEST and distinct:
             return pair
 
 
