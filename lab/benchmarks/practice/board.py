@@ -232,22 +232,24 @@ def shown(content: dict, layer: str, method: str, sets: list[str]) -> bool:
     return bool(sets) and bool(np.isfinite(column(content, layer, method, "AUC", sets)).all())
 
 
-def beyond(content: dict, layer: str, method: str, sets: list[str]) -> tuple[list[str], list[str]]:
-    """Sets where the default is above, and below, a method by more than two errors of the difference."""
+def beyond(content: dict, layer: str, method: str, sets: list[str]) -> tuple[list[str], list[str], int]:
+    """Sets where the default is above, and below, a method by more than two errors of the difference; of
+    how many sets."""
     keys, of = NUMBERS[6:], method
     if method == "mean":  # older rows have this difference only
         keys, of = NUMBERS[4:6], "default"
     gains, errors = (column(content, layer, of, key, sets) for key in keys)
     lines = np.array([f"{name} ({g:+.3f} ± {e:.3f})" for name, g, e in zip(sets, gains, errors, strict=True)])
-    return lines[gains > 2 * errors].tolist(), lines[gains < -2 * errors].tolist()
+    above, below = lines[gains > 2 * errors].tolist(), lines[gains < -2 * errors].tolist()
+    return above, below, int(np.isfinite(errors).sum())
 
 
 def print_losses(content: dict, layer: str, method: str) -> None:
     """Names of the sets on which the default is below a method."""
-    above, below = beyond(content, layer, method, content["sets"])
+    above, below, count = beyond(content, layer, method, content["sets"])
     print(
-        f"\nLayer {layer}, all sets: above {NAMES[method]} by two standard errors on {len(above)}, below on "
-        f"{len(below)}: {', '.join(below) or 'none'}."
+        f"\nLayer {layer}, {count} sets: above {NAMES[method]} by two standard errors on {len(above)}, below "
+        f"on {len(below)}: {', '.join(below) or 'none'}."
     )
 
 
@@ -280,8 +282,8 @@ def print_difference(content: dict, layer: str, method: str, sets: list[str]) ->
         cells.append(f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−"))
         if key == "AUC":
             cells.append(f"{(differences > 0).sum()} : {(differences < 0).sum()}")
-            counts = [len(names) for names in beyond(content, layer, method, sets)]
-            cells.append(" : ".join(map(str, counts)))
+            above, below, count = beyond(content, layer, method, sets)
+            cells.append(f"{len(above)} : {len(below)}" if count == len(sets) else "–")
     print(f"| {NAMES[method]} | {' | '.join(cells)} |")
 
 

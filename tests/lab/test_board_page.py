@@ -1,0 +1,44 @@
+"""The page of the public board says what its record says."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "lab" / "board.md").read_text(encoding="utf8")
+RECORD = json.loads((ROOT / "lab" / "records" / "board.json").read_text())
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """The lines that `board.py tables` prints of a record."""
+    monkeypatch.syspath_prepend(str(ROOT / "lab" / "benchmarks" / "practice"))
+    import board
+
+    def lines(record):
+        board.tables(record)
+        return set(capsys.readouterr().out.splitlines())
+
+    return lines
+
+
+def rows_on_the_page():
+    """Rows of the summary tables and of the table of every set."""
+    sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+    text = "\n".join(part for part in sections if part.startswith(("The table", "Every set")))
+    tables = re.findall(r"^\|[^\n]*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return {row for table in tables for row in table.splitlines()}
+
+
+def test_every_row_of_the_page_is_printed_from_the_record(printed):
+    rows = rows_on_the_page()
+    assert len(rows) > len(RECORD["sets"]) > 90
+    assert rows <= printed(RECORD)
+
+
+def test_a_changed_number_of_the_record_is_not_on_the_page(printed):
+    changed = json.loads(json.dumps(RECORD))
+    changed["layers"]["6"]["default"]["AUC"][0] -= 0.2
+    assert len(rows_on_the_page() - printed(changed)) > 2
