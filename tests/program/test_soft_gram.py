@@ -85,6 +85,20 @@ def test_the_cost_is_that_of_the_engine_for_one_run(change, shape):
         assert costs(program, answer) == pytest.approx(costs(program, alone), rel=SAME, abs=1e-300)
 
 
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("change", [plain, integers, copies, copies_of_the_selected, lengths_apart])
+def test_the_engine_measures_what_the_certificate_says(change, size):
+    """Where nothing is tied: rounding counts in both, and differs by little."""
+    tokens, chosen, required, random = random_program(change, (6, 8, 10, 3), size)
+    prices = 10.0 ** random.uniform(-3, 6, required.shape) / size**2
+    program = Constraints.of(tokens, chosen, required, prices)
+    answer = solve_soft_by_gram(program)
+    worst = certify_scaled(program, frobenius, answer.W, answer.multipliers).worst
+    assert answer.gap == pytest.approx(worst, rel=0.1, abs=1e-12)
+    tied = Constraints.of(tokens, chosen | (np.arange(8) == 1), required, prices)
+    assert np.isinf(solve_soft_by_gram(tied).gap).all()
+
+
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
 @pytest.mark.parametrize("price", [1e-6, 1.0, 1e6])
 def test_no_run_is_solved_alone(monkeypatch, size, price):

@@ -250,7 +250,8 @@ def _soft_runs(program: Constraints) -> Answer:
     from attsvm.program.frobenius.soft_gram import solve_soft_by_gram
 
     with np.errstate(all="ignore"):
-        answer = _measured(program, frobenius, in_batch(solve_soft_by_gram, program))
+        answer = in_batch(solve_soft_by_gram, program)
+        answer = _measured(program, frobenius, answer, ~(np.asarray(answer.gap) <= SOFT_GAP))
 
     def replaced(run: Constraints, answer: Answer) -> Answer:
         candidate = one_by_one(_soft, run)

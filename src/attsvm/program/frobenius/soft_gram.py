@@ -24,6 +24,7 @@ from attsvm.program.answer import Answer
 from attsvm.program.certificate import EPSILON
 from attsvm.program.constraints import TINY, Constraints
 from attsvm.program.frobenius.gram import queries_of, read_only
+from attsvm.program.units import RANGE
 
 ROUNDS = 100
 """Rounds of sweeps and Newton steps."""
@@ -49,32 +50,28 @@ CANCELLING, CORRECTIONS = 1e4, 2
 PAID = 1e-12
 """Price of rounding, relative to ‖W‖², that is worth a longer W."""
 
+LIMIT, UNDERFLOW = 2.0**RANGE, 1e-200
+"""The price that stands for any larger one, and a cost whose parts may have lost digits: only the
+certificate, which knows the powers of two, measures beyond them."""
+
 
 def solve_soft_by_gram(program: Constraints) -> Answer:
-    """The soft margins of all runs; their gaps are not measured."""
+    """The soft margins of all runs, and what their certificates say at most; ∞ where only these can say."""
     query, size, like = queries_of(program)
-    arrays = (program.anchor, program.active, program.tied, program.required, program.units.price)
+    arrays = (
+        program.anchor,
+        program.active,
+        program.tied,
+        program.required,
+        program.units.price,
+        program.reach,
+    )
     problems = SoftProblems(read_only(program.keys), query, size, like, *map(read_only, arrays))
     runs = len(program.keys)
     W, multipliers = np.zeros((runs, program.d, program.e)), np.zeros(program.active.shape)
-    descend(problems, memory(program.n, program.T, program.d), W, multipliers.reshape(runs, -1))
-    return Answer(_lifted(program, W, multipliers), multipliers, np.ones(runs, bool), np.full(runs, np.inf))
-
-
-def _lifted(program: Constraints, W: Float, multipliers: Float) -> Float:
-    """The weights, longer by rounding where that keeps a large C from being paid for rounding.
-
-    An example whose rows fall short by no more than rounding gets a margin that no rounding can hide.
-    """
-    least = np.where(program.separating, program.margins(W), np.inf).min(-1)
-    size, weight = np.sqrt(np.einsum("rde,rde->r", W, W)), np.abs(multipliers).sum(-1) * program.reach
-    doubt = (program.d + program.e + 8) * EPSILON * (program.reach * size[:, None] + program.required)
-    spread = ROUNDING * program.reach * weight.sum(-1, keepdims=True)
-    close = (program.required > 0) & (least > 0) & (least >= program.required - spread - doubt)
-    paid = np.where(close, program.units.price * (doubt + np.maximum(program.required - least, 0.0)), 0.0)
-    longer = np.where(close, (program.required + doubt) / np.where(close, least, 1.0), 1.0).max(-1)
-    worth = paid.sum(-1) > PAID * size**2
-    return W * np.where(worth, np.maximum(longer, 1.0), 1.0)[:, None, None]
+    gap = np.empty(runs)
+    descend(problems, memory(program.n, program.T, program.d), W, multipliers.reshape(runs, -1), gap)
+    return Answer(W, multipliers, np.ones(runs, bool), gap)
 
 
 # ---------------------------------------------------------------------- compiled
@@ -83,7 +80,7 @@ def _lifted(program: Constraints, W: Float, multipliers: Float) -> Float:
 class SoftProblems(NamedTuple):
     """Constraints of all runs as plain arrays, the runs axis first; see `Constraints` and `gram.Problems`.
 
-    price (r, n): C.
+    price (r, n): C; reach (r, n): no row is longer.
     """
 
     keys: Float
@@ -95,6 +92,7 @@ class SoftProblems(NamedTuple):
     tied: Bool
     required: Float
     price: Float
+    reach: Float
 
 
 class SoftMemory(NamedTuple):
@@ -105,7 +103,8 @@ class SoftMemory(NamedTuple):
     rest_name (n,): the row of length zero that receives it, or −1; level (n,): the gradient of the rest.
     pivot (m,): the row that each variable of a Newton step moves against, or −1; variable (m,): their rows;
     factor (m, m): lower Cholesky factor; step (m,) and along (m,): of the variables; move (m,) and
-    rest_move (n,): of all rows and rests.
+    rest_move (n,): of all rows and rests. margin (m,), direction (d,): A_j W and W ẑ; least (n,), total (n,):
+    the least margin of an example and the sum of its multipliers.
     """
 
     delta: Float
@@ -128,24 +127,27 @@ class SoftMemory(NamedTuple):
     along: Float
     move: Float
     rest_move: Float
+    margin: Float
+    direction: Float
+    least: Float
+    total: Float
 
 
 def memory(n: int, T: int, d: int) -> SoftMemory:
     m = n * max(T - 1, 1)
     name, example, variable, pivot = np.zeros((4, m), np.int64)
-    length, lam, bound, gradient, step, along, move = np.zeros((7, m))
+    length, lam, bound, gradient, step, along, move, margin = np.zeros((8, m))
     gram, factor = np.zeros((2, m, m))
     edges, rest_name = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
-    rest, level, rest_move = np.zeros((3, n))
+    rest, level, rest_move, least, total = np.zeros((5, n))
     rows = np.zeros((d, m)), gram, name, example, np.zeros(m, bool), length, lam, bound, gradient
-    return SoftMemory(
-        *rows, edges, rest, rest_name, level, variable, pivot, factor, step, along, move, rest_move
-    )
+    moves = variable, pivot, factor, step, along, move, rest_move
+    return SoftMemory(*rows, edges, rest, rest_name, level, *moves, margin, np.zeros(d), least, total)
 
 
 @compiled
-def descend(problems: SoftProblems, s: SoftMemory, W: Float, multipliers: Float) -> None:
-    """W (r, d, e) and λ (r, n T), zero at first."""
+def descend(problems: SoftProblems, s: SoftMemory, W: Float, multipliers: Float, gap: Float) -> None:
+    """W (r, d, e) and λ (r, n T), zero at first; gap (r,): see `_measured`."""
     n = problems.keys.shape[1]
     for run in range(len(W)):
         m = _rows(problems, run, s)
@@ -172,17 +174,18 @@ def descend(problems: SoftProblems, s: SoftMemory, W: Float, multipliers: Float)
                 multipliers[run, s.rest_name[i]] = s.rest[i]
         for j in range(m):
             multipliers[run, s.name[j]], s.move[j] = s.lam[j], s.lam[j]
-        _combine(problems.query, s, run, m, n, k, size, W)
+        square = _combine(problems.query, s, run, m, n, k, size, W)
+        gap[run] = _measured(problems, s, run, square, W)
 
 
 @inner
 def _combine(query, s, run, m, n, k, size, W):  # type: ignore[no-untyped-def]
-    """W = Σ λ_j A_j, corrected where the sum cancels: the margins of the k variables are known.
+    """W = Σ λ_j A_j, corrected where the sum cancels: the margins of the k variables are known; |Σ λ_j A_j|².
 
     Rows of an example without a rest share their shortfall; the others have margin b, or less by the level.
     k: the variables of the last Newton step, or −1 if it was cut; size: Σ_j |λ_j| |A_j|.
     """
-    d, e = W.shape[1:]
+    (d, e), uncorrected = W.shape[1:], 0.0
     for correction in range(CORRECTIONS + 1):
         square = 0.0
         for j in range(m):
@@ -194,6 +197,8 @@ def _combine(query, s, run, m, n, k, size, W):  # type: ignore[no-untyped-def]
         for c in range(d):
             for q in range(e):
                 square += W[run, c, q] * W[run, c, q]
+        if correction == 0:
+            uncorrected = square
         if k < 0 or correction == CORRECTIONS or size * size <= CANCELLING * square:
             break
         for j in range(m):
@@ -205,6 +210,83 @@ def _combine(query, s, run, m, n, k, size, W):  # type: ignore[no-untyped-def]
                 margin += entry * s.delta[c, j]
             s.gradient[j] = margin - s.bound[j]
         _direction(s, n, m, k, False)
+    return uncorrected
+
+
+@inner
+def _measured(problems, s, run, square, W):  # type: ignore[no-untyped-def]
+    """Lift W, and measure as its certificate does, with rounding: the gap, and the excess of Σ_t λ_it over C.
+
+    ∞ where rows are tied, the price has a limit, or the sums underflow. square: |Σ λ_j A_j|².
+    """
+    (n, d), e = (len(s.least), W.shape[1]), W.shape[2]
+    size, weight, gained, count, tied = 0.0, 0.0, 0.0, 8, False
+    for c in range(d):
+        for q in range(e):
+            size += W[run, c, q] * W[run, c, q]
+    size = np.sqrt(size)
+    for i in range(n):
+        start, stop = s.edges[i], s.edges[i + 1]
+        s.least[i], s.total[i] = np.inf, 0.0
+        for c in range(d):
+            s.direction[c] = 0.0
+            for q in range(e):
+                s.direction[c] += W[run, c, q] * problems.query[run, i, q]
+        for j in range(start, stop):
+            s.margin[j] = 0.0
+        for c in range(d):
+            entry = s.direction[c]
+            for j in range(start, stop):
+                s.margin[j] += s.delta[c, j] * entry
+        for j in range(start, stop):
+            gained += s.lam[j] * s.bound[j]
+            weight += problems.reach[run, i] * abs(s.lam[j])
+            count += s.lam[j] != 0.0
+            if s.free[j]:
+                tied = True
+            else:
+                s.total[i] += s.lam[j]
+                s.least[i] = min(s.least[i], s.margin[j])
+        if s.rest_name[i] >= 0:
+            gained += s.rest[i] * problems.required[run, i]
+            weight += problems.reach[run, i] * s.rest[i]
+            count += 1
+            s.total[i] += s.rest[i]
+            s.least[i] = min(s.least[i], 0.0)
+    longer = _lift(problems, s, run, size, weight, d + e)
+    for c in range(d):
+        for q in range(e):
+            W[run, c, q] *= longer
+    upper, worst = 0.5 * size * size * longer * longer, 0.0
+    for i in range(n):
+        price, required, reach = problems.price[run, i], problems.required[run, i], problems.reach[run, i]
+        if s.least[i] < np.inf:
+            doubt = (d + e + 4) * EPSILON * (reach * size * longer + required)
+            upper += price * max(required - longer * s.least[i] + doubt, 0.0)
+        excess = s.total[i] * (1.0 + 8.0 * EPSILON) - price
+        if excess > 0.0:
+            worst = max(worst, excess / price if price > 0.0 else np.inf)
+        tied = tied or not price < LIMIT
+    length = np.sqrt(square) + count * EPSILON * weight
+    gap = 1.0 - (gained - 0.5 * length * length) / (upper * (1.0 + 4.0 * (n + count) * EPSILON))
+    return max(gap, worst) if upper > UNDERFLOW and gap < np.inf and not tied else np.inf
+
+
+@inner
+def _lift(problems, s, run, size, weight, widths):  # type: ignore[no-untyped-def]
+    """How much longer W must be, by rounding, to keep a large C from being paid for rounding; often 1.
+
+    An example whose rows fall short by no more than rounding gets a margin that no rounding can hide.
+    size: |W|; weight: Σ_j |λ_j| |A_j| at most.
+    """
+    paid, longer = 0.0, 1.0
+    for i in range(len(s.least)):
+        required, reach, least = problems.required[run, i], problems.reach[run, i], s.least[i]
+        doubt = (widths + 8) * EPSILON * (reach * size + required)
+        if required > 0.0 and 0.0 < least < np.inf and least >= required - ROUNDING * reach * weight - doubt:
+            paid += problems.price[run, i] * (doubt + max(required - least, 0.0))
+            longer = max(longer, (required + doubt) / least)
+    return longer if paid > PAID * size * size else 1.0
 
 
 @inner
