@@ -57,10 +57,11 @@ def test_near_the_threshold_each_verdict_is_that_of_a_linear_program(shape):
     assert (answer.multipliers >= 0).all()
 
 
-def test_the_loops_agree_with_orthogonal_factors_of_the_rows():
+def test_the_loops_agree_with_orthogonal_factors_of_the_rows(monkeypatch):
+    monkeypatch.setattr(gram, "solve_runs_dense", lambda _: pytest.fail("not solved by the loops"))
     rows = Constraints.of(*random_runs(40, 6, 8, 10, 10, seed=1))
     answer = solve_runs_by_gram(rows)
-    assert (answer.gap == gram.GAP).all()
+    assert (answer.gap <= gram.GAP).all()
     for k in range(40):
         point = solve_rows(*dense(rows.run(k)))
         W = answer.W[k].ravel()
@@ -93,15 +94,17 @@ def test_a_run_alone_gives_the_answer_it_gives_in_the_batch():
     assert together.certified.all()
 
 
-def test_what_the_gram_matrix_cannot_see_is_left_to_an_exact_method():
+def test_what_the_gram_matrix_cannot_see_is_left_to_an_exact_method(monkeypatch):
     tokens, first = random_runs(3, 6, 8, 10, 10, seed=4)
     keys, queries = tokens.keys.copy(), tokens.queries.copy()
     keys[1, 1], first[1, 1] = keys[1, 0], (first[1, 0] + 1) % 8
     queries[1, 1] = queries[1, 0] + 1e-7 * queries[1, 2]
     rows = Constraints.of(Tokens(keys, queries), first)
-    seen = solve_runs_by_gram(rows).gap == gram.GAP
+    unseen, exact = [], gram.solve_runs_dense
+    monkeypatch.setattr(gram, "solve_runs_dense", lambda runs: unseen.extend(runs.keys) or exact(runs))
     solution = max_margin(Tokens(keys, queries), first)
-    assert seen.tolist() == [True, False, True]
+    assert len(unseen) == 1
+    assert np.array_equal(unseen[0], rows.keys[1])
     assert solution.separable.all()
     assert solution.certificate.worst.max() <= 1e-10
 

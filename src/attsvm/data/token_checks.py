@@ -34,9 +34,10 @@ def validated(arguments: Mapping[str, Any], dtype: DTypeLike) -> dict[str, NDArr
     if values is not None and values is not arguments["keys"]:
         arrays["values"] = keys_or_values("values", values, dtype)
     check_counts(arrays, n, T)
-    check_no_example_is_empty(mask)
     runs = common_runs(arrays)
-    arrays |= {name: zero_masked(arrays[name], mask) for name in ("keys", "values") if name in arrays}
+    if not mask.all():
+        check_no_example_is_empty(mask)
+        arrays |= {name: zero_masked(arrays[name], mask) for name in ("keys", "values") if name in arrays}
     views = {name: read_only(array, runs, len(AXES[name])) for name, array in arrays.items()}
     return {"values": views["keys"], **views}
 
@@ -134,7 +135,7 @@ def check_no_example_is_empty(mask: Bool) -> None:
 
 
 def zero_masked(array: Float, mask: Bool) -> Float:
-    if mask.all() or isinstance(array, Stored):
+    if isinstance(array, Stored):
         return array
     return np.where(mask[..., None], array, array.dtype.type(0))
 

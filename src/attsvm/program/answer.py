@@ -94,8 +94,9 @@ def over_runs(work: Work, program: Constraints, quick: bool) -> Answer:
         return work(program)
     entries = (program.n * program.T) ** 2
     edges = _edges(program.runs, entries, max(1, WORTH // entries) if quick else 1)
-    shares = [program.subset(slice(a, b)) for a, b in pairwise(edges)]
-    return work(shares[0]) if len(shares) == 1 else joined(in_threads(work, shares))
+    if len(edges) == 2:
+        return work(program)
+    return joined(in_threads(work, [program.subset(slice(a, b)) for a, b in pairwise(edges)]))
 
 
 def in_batch(work: Work, program: Constraints) -> Answer:
@@ -149,7 +150,7 @@ def _edges(runs: int, entries: int, least: int) -> list[int]:
     most = max(1, min(BATCH, ENTRIES // entries))
     threads = SHARES * cores() if cores() > 1 else 1
     count = max(-(-runs // most), min(-(-runs // least), threads))
-    return list(np.linspace(0, runs, count + 1).astype(int).tolist())
+    return [runs * share // count for share in range(count + 1)]
 
 
 # ---------------------------------------------------------------------- repeated examples

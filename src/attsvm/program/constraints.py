@@ -301,8 +301,8 @@ class Constraints:
     def unpack(self, multipliers: Float) -> Float:
         """The inverse of `pack`."""
         out = np.zeros(self.active.shape)
-        if self.runs is None:
-            out[self.active] = multipliers
+        if np.count_nonzero(self.active) == multipliers.size:  # one run, or all have as many rows
+            out[self.active] = multipliers.ravel()
         else:
             out[self.active] = multipliers[np.arange(multipliers.shape[1]) < self.m[:, None]]
         return out
@@ -439,7 +439,7 @@ def unit_differences_of(keys, anchor, example, token, out, length):  # type: ign
 def as_required(tokens: Tokens, required: ArrayLike) -> Float:
     """Check the required margins: one number, or one per example (n,); each ≥ 0 and finite."""
     margins = _per_example(tokens, "required", required)
-    if not np.isfinite(margins).all() or (margins < 0).any():
+    if not (margins.min() >= 0 and margins.max() < np.inf):
         raise ValueError("required must be finite and ≥ 0: the margin each example asks for.")
     return margins
 
@@ -449,11 +449,12 @@ def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
     if slack is None:
         return None
     prices = _per_example(tokens, "slack", slack)
-    if np.isnan(prices).any() or (prices < 0).any():
+    least, most = prices.min(), prices.max()
+    if not least >= 0:
         raise ValueError("slack must be ≥ 0: the price C of one unit that an example falls short.")
-    if np.isposinf(prices).all():
+    if least == np.inf:
         return None
-    if np.isposinf(prices).any():
+    if most == np.inf:
         raise ValueError(
             "slack is infinite for some examples only. Pass a finite C for each, or slack=None "
             "for the program without slack."

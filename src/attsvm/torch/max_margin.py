@@ -164,7 +164,7 @@ def max_margin(
 
 def _with_axes(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Results (r, …) with the batch axes of the user, in the type of the keys."""
-    return x.reshape((*axes, *x.shape[1:])).to(dtype)
+    return (x if len(axes) == 1 else x.reshape((*axes, *x.shape[1:]))).to(dtype)
 
 
 # ---------------------------------------------------------------------- arguments
@@ -202,12 +202,16 @@ def _prepared(
     price = None if slack is None else _per_example("slack", slack, keys, n)
     shapes = [batch, arrays["queries"].shape[:-2], chosen.shape[:-2], arrays["mask"].shape[:-2]]
     shapes += [x.shape[:-1] for x in (margins, price) if x is not None]
-    try:
-        axes = tuple(torch.broadcast_shapes(*shapes))
-    except RuntimeError:
-        raise no_common_axes(tuple(shape) for shape in shapes) from None
+    axes = tuple(batch)
+    if any(shape and tuple(shape) != axes for shape in shapes):
+        try:
+            axes = tuple(torch.broadcast_shapes(*shapes))
+        except RuntimeError:
+            raise no_common_axes(tuple(shape) for shape in shapes) from None
 
     def flat(x: Tensor, axes_of_one: int) -> Tensor:
+        if len(axes) == 1 and x.ndim == 1 + axes_of_one and x.shape[0] == axes[0]:
+            return x
         shape = x.shape[x.ndim - axes_of_one :]
         return x.expand(*axes, *shape).reshape(-1, *shape)
 
@@ -235,8 +239,10 @@ def _as_selected(selected: Tensor, n: int, T: int) -> Tensor:
     if selected.is_floating_point() or selected.is_complex():
         raise TypeError(f"selected is {_described(selected)}. Pass booleans (…, n, T) or indices (…, n).")
     _check_trailing("selected", selected, "booleans (…, n, T) or indices (…, n)", (n,))
-    if not _needs_formula() and bool(((selected < 0) | (selected >= T)).any()):
-        raise outside(int(selected.min()), int(selected.max()), T)
+    if not _needs_formula() and selected.numel():
+        least, most = map(int, selected.aminmax())
+        if least < 0 or most >= T:
+            raise outside(least, most, T)
     return selected[..., None] == torch.arange(T, device=selected.device)
 
 

@@ -23,6 +23,8 @@ def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
     """A `Stored` of the value, or None for a small array in memory and for a value that is no array."""
     if isinstance(value, Stored):
         return value
+    if type(value) is np.ndarray and value.dtype == np.float64:
+        return None
     home, kind = library.home(value), Stored
     if library.on_gpu(value):
         from attsvm.numbers.stored.device import OnDevice as kind

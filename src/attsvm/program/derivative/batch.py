@@ -39,7 +39,12 @@ class Batch:
     @cached_property
     def derivative(self) -> Derivative:
         """The derivative of all runs; of a run that is not separable it means nothing."""
-        return Derivative(Optimum.of(self.solution, self.multipliers), norm_on(self.solution))
+        return Derivative(Optimum.of(self.solution, self.multipliers, self.size), norm_on(self.solution))
+
+    @cached_property
+    def size(self) -> Float:
+        """N(W) (r,)."""
+        return np.asarray(self.solution.norm.value(self.solution.W))
 
     @cached_property
     def multipliers(self) -> Float:
@@ -56,7 +61,7 @@ class Batch:
         W, multipliers = self.solution.W.copy(), self.multipliers.copy()  # a user may change them in place
         if not self.separable.all():
             W, multipliers = (np.where(self.separable[:, None, None], x, np.nan) for x in (W, multipliers))
-        size = np.asarray(self.solution.norm.value(W))
+        size = np.where(self.separable, self.size, np.nan)
         with np.errstate(divide="ignore"):
             return W, size, 1 / size, multipliers
 
@@ -79,8 +84,7 @@ class Batch:
         """
         bars = [x.reshape(len(x), -1) for x in (W, norm, margin, multipliers) if x is not None]
         if margin is not None:
-            size = np.reshape(self.solution.norm.value(self.solution.W), -1)
-            slope = np.divide(-margin, size**2, where=size > 0, out=np.zeros(size.shape))
+            slope = np.divide(-margin, self.size**2, where=self.size > 0, out=np.zeros(self.size.shape))
             norm = slope if norm is None else norm + slope
         out = self.derivative.pull_back(W, norm, multipliers)
         for run in np.flatnonzero(~self.separable):

@@ -19,7 +19,8 @@ class Optimum(NamedTuple):
     keys (r, n, T, d), queries (r, n, e); anchor (r, n): the first selected token.
     exists (r, n, T): tokens with a row, x_anchor − x_t; tied (r, n, T): those whose row is an equality.
     required, price (r, n): the price is ∞ where the example must not fall short.
-    W (r, d, e); pull (r, n, T): the multipliers μ of min ½ N(W)², so that ∇(½ N²)(W) = Σ μ_j A_j.
+    W (r, d, e), size (r,): N(W); pull (r, n, T): the multipliers μ of min ½ N(W)², so that
+    ∇(½ N²)(W) = Σ μ_j A_j.
     """
 
     keys: Float
@@ -30,24 +31,28 @@ class Optimum(NamedTuple):
     required: Float
     price: Float
     W: Float
+    size: Float
     pull: Float
 
     @classmethod
-    def of(cls, solution: Solution, multipliers: Float) -> Optimum:
-        """Those of a solution, of one run or of many; multipliers (…, n, T): its `token_multipliers`."""
+    def of(cls, solution: Solution, multipliers: Float, size: Float) -> Optimum:
+        """Those of a solution, of one run or of many.
+
+        multipliers (…, n, T): its `token_multipliers`; size (…,): N(W).
+        """
         tokens = solution.tokens.in_memory()
         runs = tokens.runs or 1
         n, T = tokens.n, tokens.T
 
         def over_runs(array: NDArray[Any], *shape: int) -> NDArray[Any]:
-            return read_only(np.broadcast_to(array, (runs, *shape)))
+            return read_only(array if array.ndim > len(shape) else np.broadcast_to(array, (runs, *shape)))
 
         selected = over_runs(solution.selected, n, T)
         anchor = selected.argmax(-1)
         exists = over_runs(tokens.mask, n, T) & (anchor[..., None] != np.arange(T))
         pull = np.reshape(multipliers, (runs, n, T))
         if solution.slack is None:
-            pull = pull * np.reshape(solution.norm.value(solution.W), (runs, 1, 1))
+            pull = pull * np.reshape(size, (runs, 1, 1))
         price = np.asarray(np.inf) if solution.slack is None else solution.slack
         return cls(
             over_runs(tokens.keys, n, T, tokens.d),
@@ -58,6 +63,7 @@ class Optimum(NamedTuple):
             over_runs(solution.required, n),
             over_runs(price, n),
             over_runs(solution.W, tokens.d, tokens.e),
+            over_runs(size),
             read_only(pull),
         )
 

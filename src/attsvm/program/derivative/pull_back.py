@@ -46,7 +46,8 @@ class Derivative:
     @classmethod
     def of(cls, solution: Solution) -> Derivative:
         """That of a solution, of one run or of many."""
-        return cls(Optimum.of(solution, solution.token_multipliers), norm_on(solution))
+        size = np.asarray(solution.norm.value(solution.W))
+        return cls(Optimum.of(solution, solution.token_multipliers, size), norm_on(solution))
 
     # ------------------------------------------------------------------ whether there is one
 
@@ -122,7 +123,8 @@ class Derivative:
             pull_bar = pull_bar * np.where(hard, self._inverse_size, 1.0)[:, None, None]
         if not self._euclidean:
             return self._one_by_one(W_bar, norm_bar, pull_bar)
-        W_bar = W_bar + (norm_bar * self._inverse_size)[:, None, None] * optimum.W
+        if norm_bar.any():
+            W_bar = W_bar + (norm_bar * self._inverse_size)[:, None, None] * optimum.W
         shapes = optimum.keys.shape, optimum.queries.shape, optimum.required.shape, optimum.price.shape
         out, pivot = Cotangents(*map(np.zeros, shapes)), np.zeros(len(W_bar))
         arrays = read_only(W_bar), read_only(pull_bar)
@@ -166,7 +168,7 @@ class Derivative:
     @cached_property
     def _inverse_size(self) -> Float:
         """1/N(W) (r,), 0 where W is zero."""
-        size = np.asarray(self.norm.value(self.optimum.W))
+        size = self.optimum.size
         return np.divide(1.0, size, where=size > 0, out=np.zeros(size.shape))
 
     @property

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled, inner
-from attsvm.program import bounds
 from attsvm.program.answer import Answer
+from attsvm.program.bounds import relative_gap
 from attsvm.program.constraints import TINY, Constraints
 from attsvm.program.frobenius.dense import solve_runs_dense
 
@@ -37,15 +37,11 @@ def solve_runs_by_gram(program: Constraints) -> Answer:
     arrays = (program.anchor, program.active, program.tied, program.required)
     problems = Problems(read_only(program.keys), query, size, like, *map(read_only, arrays))
     runs = len(program.keys)
-    W, measure = np.zeros((runs, program.d, program.e)), np.zeros((runs, 3))
-    multipliers = np.zeros(program.active.shape)
-    exchanged = Exchanged(W, multipliers.reshape(runs, -1), measure)
+    W, multipliers = np.zeros((runs, program.d, program.e)), np.zeros(program.active.shape)
+    separable, gap = np.ones(runs, bool), np.empty(runs)
+    exchanged = Exchanged(W, multipliers.reshape(runs, -1), gap)
     pivot(problems, exchanged, workspace(program.n * (program.T - 1), program.d))
-    length = np.sqrt(np.einsum("rde,rde->r", W, W))
-    final, separable, gap = _are_optimal(measure, length), np.ones(runs, bool), np.full(runs, GAP)
-    W /= np.where(final, measure[:, 1], 1.0)[:, None, None]
-    multipliers /= np.where(length > 0, length, 1.0)[:, None, None]
-    remaining = np.flatnonzero(~final)
+    remaining = np.flatnonzero(gap > GAP)
     if remaining.size:
         exact = solve_runs_dense(program.subset(remaining))
         W[remaining], multipliers[remaining] = exact.W, exact.multipliers
@@ -65,17 +61,6 @@ def queries_of(program: Constraints) -> tuple[Float, Float, Float]:
     size = np.sqrt(np.einsum("rne,rne->rn", program.queries, program.queries))
     unit = program.queries / np.where(size > 0, size, 1.0)[..., None]
     return unit, size, np.matmul(unit, unit.swapaxes(1, 2))
-
-
-def _are_optimal(measure: Float, size: Float) -> Bool:
-    """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP.
-
-    measure (r, 3): see `Exchanged`; size (r,): |W|.
-    """
-    lower, least, short = measure.T
-    with np.errstate(all="ignore"):  # no row requires a margin: λ and W are zero
-        closed = bounds.relative_gap(lower / size, least, size) <= GAP
-    return (closed | ((least == np.inf) & (lower == 0))) & (short <= GAP * size)
 
 
 # ---------------------------------------------------------------------- compiled
@@ -133,16 +118,17 @@ def workspace(m: int, d: int) -> Workspace:
 
 
 class Exchanged(NamedTuple):
-    """Results of the exchanges; zero at first, and where exchanges do not end or rows depend on each other.
+    """Results of the exchanges; W and multipliers are zero at first.
 
-    W (r, d, e): Σ λ_j A_j; multipliers (r, n T): λ, of the rows at their own lengths.
-    measure (r, 3): b·λ (NaN without a result), the least margin per bound, and the largest error
-        of a row without bound.
+    W (r, d, e), at the required margins; multipliers (r, n T): λ of the rows at their own lengths, with
+        |Σ λ_j A_j| = 1.
+    gap (r,): the relative gap, or the largest error of a row without a bound; ∞ where exchanges do not end or
+        rows depend on each other.
     """
 
     W: Float
     multipliers: Float
-    measure: Float
+    gap: Float
 
 
 @compiled
@@ -153,7 +139,7 @@ def pivot(problems: Problems, exchanged: Exchanged, s: Workspace) -> None:
     """
     d, e = exchanged.W.shape[1:]
     for run in range(len(exchanged.W)):
-        exchanged.measure[run, 0] = np.nan
+        exchanged.gap[run] = np.inf
         m = _rows(problems, run, s)
         best, patience, wrong = m, 3, m
         while wrong > 0 and patience >= 0:
@@ -179,7 +165,22 @@ def pivot(problems: Problems, exchanged: Exchanged, s: Workspace) -> None:
                     entry = lam * s.delta[c, a]
                     for q in range(e):
                         exchanged.W[run, c, q] += entry * problems.query[run, s.example[a], q]
-        exchanged.measure[run, 0], exchanged.measure[run, 1], exchanged.measure[run, 2] = lower, least, short
+        if least == np.inf and lower == 0.0:  # no row requires a margin: λ and W are zero
+            exchanged.gap[run] = 0.0
+            continue
+        square = 0.0
+        for c in range(d):
+            for q in range(e):
+                square += exchanged.W[run, c, q] * exchanged.W[run, c, q]
+        size = np.sqrt(square)
+        if not (size > 0.0 and 0.0 < least < np.inf):
+            continue
+        exchanged.gap[run] = relative_gap(lower / size, least, size, short / size)
+        for c in range(d):
+            for q in range(e):
+                exchanged.W[run, c, q] /= least
+        for a in range(m):
+            exchanged.multipliers[run, s.name[a]] /= size
 
 
 # A view of a row would count a reference, which costs more than the row: name rows by number. For the same
