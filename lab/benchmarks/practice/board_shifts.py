@@ -1,8 +1,7 @@
-"""Where probes of the board break: shifted sets, long contexts, few labels, wrong labels, rare positives.
+"""Where probes of the board break: shifted sets and long contexts. Few labels: board_labels.py.
 
 python lab/benchmarks/practice/board_shifts.py shifts STATES --out lab/records/board_shifts.json
 python lab/benchmarks/practice/board_shifts.py long STATES --sets 8
-python lab/benchmarks/practice/board_shifts.py labels STATES --sets 12
 python lab/benchmarks/practice/board_shifts.py tables STATES
 
 STATES is the folder of board_states.py. What the record has is not measured again. The last layer of MiniLM.
@@ -34,7 +33,6 @@ LENGTHENED, LONG_ROWS, WINDOW, STRIDE = 128, 80, 64, 32
 
 LONG, WINDOWED = ["default", "mean", "positive"], ["default", "mean"]
 
-COUNTS, NOISE, POSITIVES = (32, 64, 125, 250), (0.1, 0.2), (0.1, 0.05)
 LOT = 545
 
 Row = dict[str, object]
@@ -120,35 +118,6 @@ def long(states: Path, count: int) -> list[Row]:
     return rows
 
 
-# ---------------------------------------------------------------------- labels
-
-
-def labels(states: Path, count: int) -> list[Row]:
-    """Fewer training rows, wrong labels, and rare positives, of sets drawn by lot."""
-    rows: list[Row] = []
-    for name in drawn(count):
-        b, rng = board_states.load(states, name, LAYER), np.random.default_rng(zlib.crc32(name.encode()))
-        n, trainings = len(b.labels), {}
-        for rows_used in COUNTS:
-            trainings[f"{rows_used} rows"] = np.arange(rows_used), b.labels[:rows_used]
-        for share in NOISE:
-            wrong = rng.permutation(n) < round(share * n)
-            trainings[f"{share:.0%} of the labels wrong"] = np.arange(n), b.labels ^ wrong
-        for share in POSITIVES:
-            negatives = np.flatnonzero(b.labels == 0)
-            positives = np.flatnonzero(b.labels == 1)[: round(share / (1 - share) * len(negatives))]
-            index = np.sort(np.concatenate([negatives, positives]))
-            trainings[f"{share:.0%} positive"] = index, b.labels[index]
-        for what, (index, given) in trainings.items():
-            mean = None
-            for method in ("mean", "default", "last"):
-                scores = board.METHODS[method](b.training[index], given, 0)(b.test).astype(float)
-                mean = scores if mean is None else mean
-                rows.append({"set": name, "method": method, "test": what, **judged(scores, b.truth, mean)})
-        print(name, flush=True)
-    return rows
-
-
 def tables(content: dict[str, list[Row]]) -> None:
     """Means over sets, one table for each kind of shift."""
     for kind, rows in content.items():
@@ -168,7 +137,7 @@ def tables(content: dict[str, list[Row]]) -> None:
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("what", choices=["shifts", "long", "labels", "tables"])
+    parser.add_argument("what", choices=["shifts", "long", "tables"])
     parser.add_argument("states", type=Path)
     parser.add_argument("--sets", type=int, default=8)
     parser.add_argument("--out", type=Path, default=Path("lab/records/board_shifts.json"))
@@ -180,8 +149,8 @@ def main() -> None:
     if options.what in content:
         raise SystemExit(f"{options.out} has {options.what} already.")
     board.compile_loops()
-    run = {"long": long, "labels": labels}.get(options.what)
-    content[options.what] = run(options.states, options.sets) if run else shifts(options.states)
+    measured = shifts(options.states) if options.what == "shifts" else long(options.states, options.sets)
+    content[options.what] = measured
     options.out.write_text(json.dumps(content, separators=(",", ":")).replace("},{", "},\n{") + "\n")
     return tables({options.what: content[options.what]})
 
