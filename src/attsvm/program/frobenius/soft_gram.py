@@ -153,17 +153,10 @@ def descend(problems: SoftProblems, s: SoftMemory, W: Float, multipliers: Float,
         m = _rows(problems, run, s)
         size, k = 0.0, -1
         for _ in range(ROUNDS):
-            size, changed = 0.0, False
+            size = 0.0
             for j in range(m):
                 size += abs(s.lam[j]) * s.length[j]
-            for _ in range(SWEEPS):
-                moved = False
-                for i in range(n):
-                    moved = _exchange(s, i, m, size, problems.required[run, i]) or moved
-                changed = changed or moved
-                if not moved:
-                    break
-            if not changed:
+            if not _exchange(s, n, m, size, problems.required[run]):
                 break
             for _ in range(STEPS):
                 k = _newton(s, n, m)
@@ -327,51 +320,58 @@ def _rows(problems, run, s):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _exchange(s, i, m, size, required):  # type: ignore[no-untyped-def]
-    """Move weight of example i from its multiplier with the largest gradient to that with the smallest.
+def _exchange(s, n, m, size, required):  # type: ignore[no-untyped-def]
+    """Sweeps: of each example in turn, move weight from its multiplier with the largest gradient to that with
+    the smallest; whether any moved.
 
-    Whether it did: gradients that differ by no more than rounding are equal. size: Σ_j |λ_j| |A_j|.
+    Gradients that differ by no more than rounding are equal. size: Σ_j |λ_j| |A_j|; required (n,).
+    All sweeps are one call, because a call copies the header of every array.
     """
-    least, most, up, down = s.level[i], -np.inf, -1, -1
-    if s.rest[i] > 0.0:
-        most = s.level[i]
-    for j in range(s.edges[i], s.edges[i + 1]):
-        if s.free[j]:
-            continue
-        if s.gradient[j] < least:
-            least, up = s.gradient[j], j
-        if s.lam[j] > 0.0 and s.gradient[j] > most:
-            most, down = s.gradient[j], j
-    if not most > least:
-        return False
-    curvature, square = 0.0, 0.0
-    if up >= 0:
-        curvature = s.gram[up, up]
-        square = s.gram[up, up]
-    if down >= 0:
-        curvature += s.gram[down, down]
-        square += s.gram[down, down]
+    changed = False
+    for sweep in range(SWEEPS * n):
+        i = sweep % n
+        if i == 0:
+            moved = False
+        least, most, up, down = s.level[i], -np.inf, -1, -1
+        if s.rest[i] > 0.0:
+            most = s.level[i]
+        for j in range(s.edges[i], s.edges[i + 1]):
+            if s.free[j]:
+                continue
+            if s.gradient[j] < least:
+                least, up = s.gradient[j], j
+            if s.lam[j] > 0.0 and s.gradient[j] > most:
+                most, down = s.gradient[j], j
+        curvature, square = 0.0, 0.0
         if up >= 0:
-            curvature -= 2.0 * s.gram[up, down]
-    if most - least <= ROUNDING * (size * np.sqrt(square) + required):
-        return False
-    whole = s.rest[i] if down < 0 else s.lam[down]
-    step = whole
-    if curvature > DEPENDENT * square:
-        step = min((most - least) / curvature, whole)
-    if up >= 0:
-        s.lam[up] += step
-        for k in range(m):
-            s.gradient[k] += step * s.gram[up, k]
-    else:
-        s.rest[i] += step
-    if down >= 0:
-        s.lam[down] = 0.0 if step == whole else s.lam[down] - step
-        for k in range(m):
-            s.gradient[k] -= step * s.gram[down, k]
-    else:
-        s.rest[i] = 0.0 if step == whole else s.rest[i] - step
-    return True
+            curvature = s.gram[up, up]
+            square = s.gram[up, up]
+        if down >= 0:
+            curvature += s.gram[down, down]
+            square += s.gram[down, down]
+            if up >= 0:
+                curvature -= 2.0 * s.gram[up, down]
+        if most - least > ROUNDING * (size * np.sqrt(square) + required[i]):
+            whole = s.rest[i] if down < 0 else s.lam[down]
+            step = whole
+            if curvature > DEPENDENT * square:
+                step = min((most - least) / curvature, whole)
+            if up >= 0:
+                s.lam[up] += step
+                for k in range(m):
+                    s.gradient[k] += step * s.gram[up, k]
+            else:
+                s.rest[i] += step
+            if down >= 0:
+                s.lam[down] = 0.0 if step == whole else s.lam[down] - step
+                for k in range(m):
+                    s.gradient[k] -= step * s.gram[down, k]
+            else:
+                s.rest[i] = 0.0 if step == whole else s.rest[i] - step
+            moved, changed = True, True
+        if i == n - 1 and not moved:
+            break
+    return changed
 
 
 @inner
