@@ -42,6 +42,13 @@ exactly_inner = _compiler(frozenset(), no_cpython_wrapper=True)
 """The same for functions that only compiled functions call."""
 
 
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A contiguous view for compiled code: one type, whether or not the caller may write to the array."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
 def anywhere(formula: Function) -> Function:
     """For formulas that NumPy code and compiled functions share: Python runs them as they are."""
     return cast(Function, cast(Any, register_jitable)(error_model="numpy", fastmath=False)(formula))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
+from attsvm.numbers.compiled import read_only
 
 if TYPE_CHECKING:
     from attsvm.program.solution import Solution
@@ -66,10 +67,3 @@ class Optimum(NamedTuple):
             over_runs(size),
             read_only(pull),
         )
-
-
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A contiguous view that nobody may write to."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view

@@ -10,11 +10,12 @@ import numpy as np
 
 from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Bool, Float
+from attsvm.numbers.compiled import read_only
 from attsvm.program.derivative import gram
 from attsvm.program.derivative.active import ActiveRows, active_rows
 from attsvm.program.derivative.gram import Cotangents
 from attsvm.program.derivative.one_run import Active, Local, has_derivative, local
-from attsvm.program.derivative.optimum import Optimum, read_only
+from attsvm.program.derivative.optimum import Optimum
 
 if TYPE_CHECKING:
     from attsvm.program.solution import Solution

@@ -8,7 +8,7 @@ import numpy as np
 
 from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
-from attsvm.numbers.compiled import compiled
+from attsvm.numbers.compiled import compiled, read_only
 from attsvm.program import bounds
 from attsvm.program.answer import Answer, in_shares
 from attsvm.program.bounds import relative_gap
@@ -81,15 +81,10 @@ def solve_runs_dense(program: Constraints) -> Answer:
 
 def _solve_share(program: Constraints) -> Answer:
     runs, m, N = len(program.keys), program.n * program.T, program.d * program.e
-    delta, z = program.all_differences, program.queries[..., None, :]
-    A = delta * z if program.e == 1 else delta[..., None] * z[..., None, :]
-    A = A.reshape(runs, m, N)
-    active, tied, bound = program.active.reshape(runs, m), program.tied.reshape(runs, m), program.bound
-    bound = bound.reshape(runs, m)
-    length = lengths(A)
-    live = active & (length > TINY)
-    length = np.where(live, length, 1.0)
-    unit, real = A / length[..., None], A.any(-1)
+    tied, bound = program.tied.reshape(runs, m), program.bound.reshape(runs, m)
+    arrays = tuple(map(read_only, (program.keys, program.queries, program.anchor, program.active)))
+    unit, length, (live, real) = np.zeros((runs, m, N)), np.ones((runs, m)), np.zeros((2, runs, m), bool)
+    unit_rows(arrays, unit, length, live, real)
     if m < N:  # each W lies in the span of its rows: their coordinates there
         unit = np.asarray(np.linalg.qr(unit.swapaxes(1, 2), mode="r"))
         unit = np.ascontiguousarray(unit.swapaxes(1, 2))
@@ -111,6 +106,36 @@ def _solve_share(program: Constraints) -> Answer:
     else:
         W = program.combine(multipliers) * (separable * np.linalg.norm(w, axis=1))[:, None, None]
     return Answer(W / size[:, None, None], multipliers, separable, gap)
+
+
+@compiled
+def unit_rows(problems, out, length, live, real):  # type: ignore[no-untyped-def]
+    """The active rows at length one (r, m, d e), and their lengths (r, m), one where a row is not live.
+
+    problems: keys (r, n, T, d), queries (r, n, e), anchor (r, n), active (r, n, T). Zero at first: out;
+    live (r, m): active rows that can be divided by their length; real (r, m): those that are not zero.
+    """
+    keys, queries, anchor, active = problems
+    runs, n, T, d = keys.shape
+    e = queries.shape[2]
+    for run in range(runs):
+        for j in range(n * T):
+            i, t, square = j // T, j % T, 0.0
+            if not active[run, i, t]:
+                continue
+            first = anchor[run, i]
+            for c in range(d):
+                delta = keys[run, i, first, c] - keys[run, i, t, c]
+                for q in range(e):
+                    entry = delta * queries[run, i, q]
+                    out[run, j, c * e + q] = entry
+                    square += entry * entry
+                    if entry != 0.0:
+                        real[run, j] = True
+            if np.sqrt(square) > TINY:
+                length[run, j], live[run, j] = np.sqrt(square), True
+                for k in range(d * e):
+                    out[run, j, k] /= length[run, j]
 
 
 @compiled

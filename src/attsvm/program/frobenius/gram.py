@@ -9,13 +9,13 @@ cannot solve go to `dense`, which is slower, ends on every input, and proves tha
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
-from attsvm.numbers.compiled import compiled, inner
+from attsvm.numbers.compiled import compiled, inner, read_only
 from attsvm.program.answer import Answer
 from attsvm.program.bounds import relative_gap
 from attsvm.program.constraints import TINY, Constraints
@@ -47,13 +47,6 @@ def solve_runs_by_gram(program: Constraints) -> Answer:
         W[remaining], multipliers[remaining] = exact.W, exact.multipliers
         separable[remaining], gap[remaining] = exact.separable, exact.gap
     return Answer(W, multipliers, separable, gap)
-
-
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """One type for compiled code, whether or not the caller may write to the array."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def queries_of(program: Constraints) -> tuple[Float, Float, Float]:

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
-from attsvm.numbers.compiled import compiled, inner
+from attsvm.numbers.compiled import compiled, inner, read_only
 from attsvm.program.answer import Answer
 from attsvm.program.certificate import EPSILON
 from attsvm.program.constraints import TINY, Constraints
-from attsvm.program.frobenius.gram import queries_of, read_only
+from attsvm.program.frobenius.gram import queries_of
 from attsvm.program.units import RANGE
 
 ROUNDS = 100
