@@ -8,7 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lab" / "board.md").read_text(encoding="utf8")
-RECORD = json.loads((ROOT / "lab" / "records" / "board.json").read_text())
+RECORD, OF_DECODER = (
+    json.loads((ROOT / "lab" / "records" / f"{name}.json").read_text()) for name in ("board", "board_stories")
+)
+MINILM = "The table", "Beside other trained probes", "Every set"
 
 
 @pytest.fixture
@@ -24,18 +27,24 @@ def printed(monkeypatch, capsys):
     return lines
 
 
-def rows_on_the_page():
-    """Rows of the summary tables and of the table of every set."""
+def rows_on_the_page(headings=MINILM):
+    """Rows of the tables under these headings."""
     sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)
-    text = "\n".join(part for part in sections if part.startswith(("The table", "Every set")))
+    text = "\n".join(part for part in sections if part.startswith(headings))
     tables = re.findall(r"^\|[^\n]*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     return {row for table in tables for row in table.splitlines()}
 
 
 def test_every_row_of_the_page_is_printed_from_the_record(printed):
     rows = rows_on_the_page()
-    assert len(rows) > len(RECORD["sets"]) > 90
+    assert len(rows) > len(RECORD["sets"]) == 113
     assert rows <= printed(RECORD)
+
+
+def test_every_row_of_the_decoder_is_printed_from_its_record(printed):
+    rows = rows_on_the_page(("A decoder",))
+    assert len(rows) > 10
+    assert rows <= printed(OF_DECODER)
 
 
 def test_a_changed_number_of_the_record_is_not_on_the_page(printed):

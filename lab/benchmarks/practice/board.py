@@ -1,4 +1,4 @@
-"""AttentionProbe and its peers on the 113 binary sets of arXiv 2502.16681, in MiniLM states.
+"""AttentionProbe and its peers on the 113 binary sets of arXiv 2502.16681, in states of MiniLM.
 
 python lab/benchmarks/practice/board_states.py STATES                                  (once: 11 CPU minutes)
 python lab/benchmarks/practice/board.py measure STATES SCORES --sets tuning            (what is there stays)
@@ -6,6 +6,7 @@ python lab/benchmarks/practice/board.py measure STATES SCORES --sets all --layer
 python lab/benchmarks/practice/board.py record STATES SCORES --out lab/records/board.json
 python lab/benchmarks/practice/board.py tables lab/records/board.json               (as on docs/lab/board.md)
 
+lab/records/board_stories.json is the same of stories15M, from the states of `board_states.py --stories`.
 Every method sees the training rows of a set alone, and chooses its settings there. Settings of ours may be
 chosen on the twenty tuning sets; the others are for the table. Peers of 2601.11516 (MultiMax, the maximum of
 rolling means) and the attention probe are those of the package probelab.
@@ -209,9 +210,11 @@ def tables(content: dict) -> None:
     untouched = [name for name in content["sets"] if name not in tuning]
     for layer, methods in content["layers"].items():
         measured = {name for name in content["sets"] if shown(content, layer, "default", [name])}
-        groups = {"untouched": untouched, "tuning": tuning, "drawn": content["drawn"]}
+        of_auto = [name for name in content["sets"] if shown(content, layer, "auto", [name])]
+        groups = {"untouched": untouched, "tuning": tuning, "drawn": content["drawn"], "auto's": of_auto}
         for title, sets in groups.items():
-            sets = [name for name in sets if name in measured]
+            if not (sets := [name for name in sets if name in measured]):
+                continue
             print(f"\nLayer {layer}, the {len(sets)} {title} sets\n")
             print("| method | AUC | TPR at 1 % FPR | log loss | CPU s |\n|---|---|---|---|---|")
             run = [method for method in NAMES if method in methods and shown(content, layer, method, sets)]
@@ -232,14 +235,20 @@ def shown(content: dict, layer: str, method: str, sets: list[str]) -> bool:
     return bool(sets) and bool(np.isfinite(column(content, layer, method, "AUC", sets)).all())
 
 
+def signed(number: float) -> str:
+    """Three places, with a minus sign instead of a hyphen."""
+    return f"{number:+.3f}".replace("-", "−")
+
+
 def beyond(content: dict, layer: str, method: str, sets: list[str]) -> tuple[list[str], list[str], int]:
-    """Sets where the default is above, and below, a method by more than two errors of the difference; of
-    how many sets."""
+    """Rows of the sets where the default is above, and below, a method by more than two errors of the
+    difference; of how many sets."""
     keys, of = NUMBERS[6:], method
     if method == "mean":  # older rows have this difference only
         keys, of = NUMBERS[4:6], "default"
     gains, errors = (column(content, layer, of, key, sets) for key in keys)
-    lines = np.array([f"{name} ({g:+.3f} ± {e:.3f})" for name, g, e in zip(sets, gains, errors, strict=True)])
+    of_sets = zip(sets, gains, errors, strict=True)
+    lines = np.array([f"| {layer} | {name} | {signed(g)} ± {e:.3f} |" for name, g, e in of_sets])
     above, below = lines[gains > 2 * errors].tolist(), lines[gains < -2 * errors].tolist()
     return above, below, int(np.isfinite(errors).sum())
 
@@ -247,10 +256,10 @@ def beyond(content: dict, layer: str, method: str, sets: list[str]) -> tuple[lis
 def print_losses(content: dict, layer: str, method: str) -> None:
     """Names of the sets on which the default is below a method."""
     above, below, count = beyond(content, layer, method, content["sets"])
-    print(
-        f"\nLayer {layer}, {count} sets: above {NAMES[method]} by two standard errors on {len(above)}, below "
-        f"on {len(below)}: {', '.join(below) or 'none'}."
-    )
+    where = f"above {NAMES[method]} by two standard errors on {len(above)}, below on {len(below)}"
+    print(f"\nLayer {layer}, {count} sets: {where}")
+    if below:
+        print("\n| layer | set | difference ± error |\n|---|---|---|", *below, sep="\n")
 
 
 def every_set(content: dict) -> None:
@@ -269,7 +278,7 @@ def every_set(content: dict) -> None:
         shown = ["–" if np.isnan(value) else f"{value:.3f}" for value in cells]
         for layer in reversed(content["layers"]):
             gain, of_gain = (column(content, layer, "default", key, [name])[0] for key in NUMBERS[4:6])
-            shown.append("–" if np.isnan(gain) else f"{gain:+.3f} ± {of_gain:.3f}".replace("-", "−"))
+            shown.append("–" if np.isnan(gain) else f"{signed(gain)} ± {of_gain:.3f}")
         print(f"| {name}{' (tuning)' if name in content['tuning'] else ''} | {' | '.join(shown)} |")
 
 
@@ -279,7 +288,7 @@ def print_difference(content: dict, layer: str, method: str, sets: list[str]) ->
     for key in NUMBERS[:2]:
         differences = column(content, layer, "default", key, sets) - column(content, layer, method, key, sets)
         low, high = interval(differences)
-        cells.append(f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−"))
+        cells.append(f"{signed(differences.mean())} [{signed(low)}, {signed(high)}]")
         if key == "AUC":
             cells.append(f"{(differences > 0).sum()} : {(differences < 0).sum()}")
             above, below, count = beyond(content, layer, method, sets)
