@@ -3,7 +3,7 @@
 python lab/benchmarks/practice/board_states.py STATES                                  (once: 11 CPU minutes)
 python lab/benchmarks/practice/board.py measure STATES SCORES --sets tuning            (what is there stays)
 python lab/benchmarks/practice/board.py measure STATES SCORES --sets all --layers 6 --methods default mean
-python lab/benchmarks/practice/board.py record STATES SCORES --out lab/records/board.json
+python lab/benchmarks/practice/board.py record STATES SCORES --out lab/records/board.json     (adds to it)
 python lab/benchmarks/practice/board.py tables lab/records/board.json               (as on docs/lab/board.md)
 
 lab/records/board_stories.json is the same of stories15M, from the states of `board_states.py --stories`.
