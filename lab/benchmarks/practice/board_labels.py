@@ -23,6 +23,7 @@ from board_remedies import read, widest_within_error, write
 from board_shifts import drawn, judged
 
 from attsvm.probe import AttentionProbe, TokenStore
+from attsvm.probe.fitting import fits
 
 LAYER = 6
 FEW, DRAWS = (32, 64), 3
@@ -30,6 +31,23 @@ FEW, DRAWS = (32, 64), 3
 
 MORE, NOISE, POSITIVES = (125, 250), (0.1, 0.2), (0.1, 0.05)
 METHODS = ("default", "mean", "last")
+
+
+def among(heads: tuple[float, ...]) -> peers.Scores:
+    """The default with other head ridges in its search; prompt ridges in the same ratios."""
+    pooled = tuple((h, 1000 * h) for h in heads)
+
+    def fit(store: TokenStore, labels: np.ndarray, seed: int) -> peers.Scores:
+        kept = fits.HEAD, fits.POOLED, fits.STRONGER
+        fits.HEAD, fits.POOLED, fits.STRONGER = heads, pooled, len(heads)
+        try:
+            return AttentionProbe().fit(store, labels).decision_function
+        finally:
+            fits.HEAD, fits.POOLED, fits.STRONGER = kept
+
+    return fit
+
+
 SEARCHES: dict[str, peers.Scores] = {
     "5 folds": peers.ours(cv=5),
     "10 folds": peers.ours(cv=10),
@@ -37,6 +55,8 @@ SEARCHES: dict[str, peers.Scores] = {
     "ridges 1 and 10, no search": peers.ours(head_ridge=1.0, prompt_ridge=10.0),
     "ridges 0.3 and 3, no search": peers.ours(head_ridge=0.3, prompt_ridge=3.0),
     "ridges 0.1 and 1, no search": peers.ours(head_ridge=0.1, prompt_ridge=1.0),
+    "head ridges of 0.1 and more": among((1.0, 0.3, 0.1)),
+    "head ridges 10 to 0.1": among((10.0, 3.0, 1.0, 0.3, 0.1)),
 }
 """Tried with few rows, beside the default's search."""
 
