@@ -41,7 +41,7 @@ CASES = {
 }
 """n, T, d, e and the price C of falling short."""
 BATCHES = (1, 100, 1_000, 10_000)
-ROUNDS, MOST, LONG = 15, 4.0, 5.0
+ROUNDS, MOST, LONG = 100, 12.0, 5.0
 """Rounds at most; CPU seconds of all rounds of a batch and case, after which none begins; see above."""
 PEERS = ("moreau", "qpth", "cvxpylayers", "proxsuite", "daqp", "torch", "jax", "numpy")
 
