@@ -1,7 +1,7 @@
 """Hostile programs by the hundred thousand: `python lab/benchmarks/hostile.py [--scales small]`.
 
 Every answer is judged in exact arithmetic (tests/program/exact.py). Writes the table of its scales in
-docs/certificates.md, unless it was asked for some families only. Needs PYTHONPATH=src.
+docs/lab/certificates.md, unless it was asked for some families only. Needs PYTHONPATH=src.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMIT, MEMORY, SLOW = 60, 8 << 30, 20
 SCALES = "small", "medium", "large"
 """A seed is a small, a medium or a large program in turn."""
 
-PAGE = ROOT / "docs" / "certificates.md"
+PAGE = ROOT / "docs" / "lab" / "certificates.md"
 
 
 def solve_one(job: tuple[str, int]) -> tuple[str, int, str, float]:

@@ -42,7 +42,7 @@ def write(file, kind, numbers):
 
 
 def printed(text):
-    """What was printed, but for the errors of the certificate: they are rounding, which processes differ in."""
+    """What was printed, but for the errors of the certificate: they are rounding, and processes differ."""
     return re.sub(r"\d\.\de-\d\d", "rounding", text)
 
 
