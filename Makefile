@@ -5,7 +5,8 @@ SCALE ?= default
 CONSTRAINTS ?= constraints.txt
 # Tests wait for processes, clusters and browsers: a third worker keeps two cores busy meanwhile.
 WORKERS ?= 3
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
+# Modules are compiled when they are first imported: all of PyTorch's would take a minute, and few are.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS)
 # Our own modules are compiled once and kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
 
