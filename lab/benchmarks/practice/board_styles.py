@@ -23,8 +23,8 @@ from board_shifts import drawn
 from attsvm.probe import TokenStore
 
 LAYER, UNTOUCHED = 6, 10
-SWAPPED, SHORTEST = 0.3, 4
-"""The share of words of at least so many letters in which two neighbouring letters change places."""
+MISSPELT, SHORTEST = 0.3, 4
+"""The share of words of at least so many letters that typos and lost letters change."""
 
 BEFORE, AFTER = "Here is the text that we talked about. ", " Thank you for reading this, and have a nice day."
 
@@ -36,27 +36,31 @@ def without_punctuation(text: str, rng: np.random.Generator) -> str:
 def with_typos(text: str, rng: np.random.Generator) -> str:
     """Two neighbouring letters inside a word swapped; the first and the last letter stay."""
 
-    def swapped(found: re.Match[str]) -> str:
-        word = found.group()
-        if rng.random() > SWAPPED:
-            return word
+    def swapped(word: str) -> str:
         i = int(rng.integers(1, len(word) - 2))
         return word[:i] + word[i + 1] + word[i] + word[i + 2 :]
 
-    return re.sub(rf"[^\W\d_]{{{SHORTEST},}}", swapped, text)
+    return with_some_words(text, rng, swapped)
 
 
 def with_lost_letters(text: str, rng: np.random.Generator) -> str:
     """As many words as typos change lose one of their inner letters."""
 
-    def shortened(found: re.Match[str]) -> str:
-        word = found.group()
-        if rng.random() > SWAPPED:
-            return word
+    def shortened(word: str) -> str:
         i = int(rng.integers(1, len(word) - 1))
         return word[:i] + word[i + 1 :]
 
-    return re.sub(rf"[^\W\d_]{{{SHORTEST},}}", shortened, text)
+    return with_some_words(text, rng, shortened)
+
+
+def with_some_words(text: str, rng: np.random.Generator, changed: Callable[[str], str]) -> str:
+    """The text with a share of its longer words changed."""
+
+    def replacement(found: re.Match[str]) -> str:
+        word = found.group()
+        return word if rng.random() > MISSPELT else changed(word)
+
+    return re.sub(rf"[^\W\d_]{{{SHORTEST},}}", replacement, text)
 
 
 def framed(text: str, rng: np.random.Generator) -> str:
@@ -115,7 +119,7 @@ def main() -> None:
     data = states.folder()
     sets = states.names(data)
     shifted = [name.removesuffix("_OOD") for name in sets if name.endswith("_OOD")]
-    encoder = states.Encoder()
+    encoder = states.Encoder.minilm()
     upper, lower = (encoder.pieces([case("A Text.")]) for case in (str.upper, str.lower))
     print("upper case changes the word pieces:", upper != lower, flush=True)
     parts = {"training": slice(states.TRAINING)}
