@@ -34,11 +34,16 @@ def auc(scores: np.ndarray, truth: np.ndarray) -> float:
     return round(float(board.auc(places(np.asarray(scores, float), truth), truth)), 3)
 
 
+def with_prompt(probe: AttentionProbe, prompt: np.ndarray) -> AttentionProbe:
+    """The same probe with another prompt."""
+    other = copy.copy(probe)
+    other.prompt_ = prompt
+    return other
+
+
 def flatter(probe: AttentionProbe, share: float) -> AttentionProbe:
     """The same probe with so much of its prompt."""
-    other = copy.copy(probe)
-    other.prompt_ = share * probe.prompt_
-    return other
+    return with_prompt(probe, share * probe.prompt_)
 
 
 def restandardised(store: TokenStore, probe: AttentionProbe) -> TokenStore:
@@ -48,12 +53,6 @@ def restandardised(store: TokenStore, probe: AttentionProbe) -> TokenStore:
     return TokenStore.from_flat(
         (x - x.mean(0)) / spread * probe.scale_ + probe.mean_, np.cumsum([0, *store.lengths])
     )
-
-
-def with_prompt(probe: AttentionProbe, prompt: np.ndarray) -> AttentionProbe:
-    other = flatter(probe, 1.0)
-    other.prompt_ = prompt
-    return other
 
 
 def attention_facts(
