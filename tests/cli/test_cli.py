@@ -341,7 +341,6 @@ word = "no function"
 @pytest.fixture
 def own_claims(tmp_path, monkeypatch):
     (tmp_path / "coins_of_mine.py").write_text(MINE, encoding="utf8")
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,7 +1,6 @@
 """The command says what is wrong in one line, and what it found in a page, JSON and CSV."""
 
 import json
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -80,7 +79,6 @@ class OwnConfig(PretrainedConfig):
 def own_code(tmp_path, monkeypatch):
     """A folder whose configuration is a class of its own, and the file that its code makes."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
     folder, marker = tmp_path / "model", tmp_path / "ran"
     folder.mkdir()
     about = {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}}
