@@ -1,4 +1,4 @@
-"""AttentionProbe and its peers on the 113 binary sets of arXiv 2502.16681, in states of MiniLM.
+"""AttentionProbe and its peers on the 113 binary sets of arXiv 2502.16681, in states of frozen models.
 
 python lab/benchmarks/practice/board_states.py STATES                                  (once: 11 CPU minutes)
 python lab/benchmarks/practice/board.py measure STATES SCORES --sets tuning            (what is there stays)
@@ -6,7 +6,8 @@ python lab/benchmarks/practice/board.py measure STATES SCORES --sets all --layer
 python lab/benchmarks/practice/board.py record STATES SCORES --out lab/records/board.json     (adds to it)
 python lab/benchmarks/practice/board.py tables lab/records/board.json               (as on docs/lab/board.md)
 
-lab/records/board_stories.json is the same of stories15M, from the states of `board_states.py --stories`.
+lab/records/board_stories.json is the same of stories15M, from the states of `board_states.py --decoder`;
+board_smollm2.json and board_tinyllama.json of larger decoders. `--rows 250` fits on the first training rows.
 Every method sees the training rows of a set alone, and chooses its settings there. Settings of ours may be
 chosen on the twenty tuning sets; the others are for the table. Peers of 2601.11516 (MultiMax, the maximum of
 rolling means) and the attention probe are those of the package probelab.
@@ -19,6 +20,8 @@ import json
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import board_states
@@ -73,28 +76,44 @@ def log_loss(scores: np.ndarray, labels: np.ndarray) -> float:
     return float(np.logaddexp(0, (1 - 2 * labels) * scores).mean())
 
 
-def score_file(folder: Path, name: str, layer: int, method: str) -> Path:
-    return folder / f"{name}, layer {layer}, {method}.npz"
+def score_file(folder: Path, name: str, layer: int, method: str, rows: int | None = None) -> Path:
+    """Where the test scores are; of a fit on the first training rows, if `rows` is given."""
+    return folder / f"{name}, layer {layer}, {method}{f', {rows} rows' if rows else ''}.npz"
 
 
-def measure(states: Path, folder: Path, sets: list[str], layers: list[int], methods: list[str]) -> None:
-    """Test scores and CPU seconds of every method on every set, one file each."""
+def measure(options: argparse.Namespace, sets: list[str]) -> None:
+    """Every method on these sets, in so many processes."""
+    options.scores.mkdir(parents=True, exist_ok=True)
+    spawned = {"mp_context": get_context("spawn"), "initializer": compile_loops}
+    with ProcessPoolExecutor(options.processes, **spawned) as pool:
+        jobs = []
+        for name in sets:
+            layers = options.layers or board_states.layers_of(options.states, name)
+            job = options.states, options.scores, name, layers, options.methods, options.rows
+            jobs.append(pool.submit(measured, *job))
+        for job in jobs:
+            job.result()
+
+
+def measured(
+    states: Path, folder: Path, name: str, layers: list[int], methods: list[str], rows: int | None
+) -> None:
+    """Test scores and CPU seconds of every method on a set, one file each."""
     warnings.simplefilter("ignore")
-    folder.mkdir(parents=True, exist_ok=True)
-    compile_loops()
-    for name in sets:
-        for layer in layers:  # two processes may share the work: a file that is there is left alone
-            missing = [m for m in methods if not score_file(folder, name, layer, m).exists()]
-            if not missing or not (states / f"{name}.npz").exists():
-                continue
-            board_set = board_states.load(states, name, layer)
-            for method in missing:
-                start = time.process_time()
-                scores = METHODS[method](board_set.training, board_set.labels, 0)
-                spent = time.process_time() - start
-                of_test = scores(board_set.test).astype(np.float32)
-                np.savez(score_file(folder, name, layer, method), scores=of_test, cpu=spent)
-            print(name, layer, *missing, flush=True)
+    for layer in layers:  # several processes may share the work: a file that is there is left alone
+        missing = [m for m in methods if not score_file(folder, name, layer, m, rows).exists()]
+        if not missing:
+            continue
+        board_set = board_states.load(states, name, layer)
+        if rows and len(board_set.labels) < rows:
+            return
+        for method in missing:
+            start = time.process_time()
+            scores = METHODS[method](board_set.training[:rows], board_set.labels[:rows], 0)
+            spent = time.process_time() - start
+            of_test = scores(board_set.test).astype(np.float32)
+            np.savez(score_file(folder, name, layer, method, rows), scores=of_test, cpu=spent)
+        print(name, layer, *missing, flush=True)
 
 
 def compile_loops() -> None:
@@ -105,8 +124,10 @@ def compile_loops() -> None:
         peers.ours()(TokenStore.from_flat(x, np.arange(51) * tokens), np.arange(50) % 2, 0)
 
 
-def record(states: Path, folder: Path, file: Path) -> None:
+def record(states: Path, folder: Path, file: Path, of_first: int | None = None) -> None:
     """Numbers of every set × layer × method that was measured; None where it was not.
+
+    of_first: of the fits on so many first training rows; None: of those on all.
 
     What the file already holds stays, unless the folder has new scores of it.
     """
@@ -117,20 +138,20 @@ def record(states: Path, folder: Path, file: Path) -> None:
             continue
         with np.load(states / f"{name}.npz", allow_pickle=False) as data:
             training, labels, lengths = int(data["training"]), data["labels"], data["lengths"]
-        rows[name] = [training, len(labels) - training, int(lengths.sum())]
-        for layer in board_states.LAYERS:
+        for layer in board_states.layers_of(states, name):
             scores = {
                 method: score_of_file(path)
                 for method in METHODS
-                if (path := score_file(folder, name, layer, method)).exists()
+                if (path := score_file(folder, name, layer, method, of_first)).exists()
             }
+            if scores:
+                rows[name] = [of_first or training, len(labels) - training, int(lengths.sum())]
             for method, (of_test, spent) in scores.items():
                 peers_of_it = scores.get("mean"), scores.get("default")
                 numbers[str(layer), method, name] = judged(of_test, labels[training:], peers_of_it, spent)
-    last = str(board_states.LAYERS[-1])
-    sets = [name for name in board if (last, "mean", name) in numbers]
+    sets = [name for name in board if name in rows]
     tables: dict[str, dict[str, dict[str, list[float | None]]]] = {}
-    for layer in map(str, board_states.LAYERS):
+    for layer in sorted({layer for layer, _, _ in numbers}, key=int):
         for method in METHODS:
             columns = [numbers.get((layer, method, name), [None] * len(NUMBERS)) for name in sets]
             if any(of_set[0] is not None for of_set in columns):
@@ -311,21 +332,24 @@ def main() -> None:
     for command in (of_measure, of_record):
         command.add_argument("states", type=Path)
         command.add_argument("scores", type=Path)
+        command.add_argument("--rows", type=int, help="fits on so many first training rows; all, without")
     of_measure.add_argument("--sets", choices=["tuning", "others", "lot", "all"], default="all")
-    of_measure.add_argument("--layers", type=int, nargs="+", default=list(board_states.LAYERS))
+    of_measure.add_argument("--layers", type=int, nargs="+", help="all that have states, without")
+    of_measure.add_argument("--processes", type=int, default=1)
     of_measure.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS)[:5])
     of_record.add_argument("--out", type=Path, default=Path("lab/records/board.json"))
     commands.add_parser("tables").add_argument("record", type=Path)
     options = parser.parse_args()
     if options.command == "tables":
-        return tables(json.loads(options.record.read_text()))
-    if options.command == "record":
-        return record(options.states, options.scores, options.out)
-    sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
-    tuning = board_states.tuning_sets(sets)
-    others = [name for name in sets if name not in tuning]
-    chosen = {"tuning": tuning, "others": others, "lot": drawn(sets), "all": sets}
-    return measure(options.states, options.scores, chosen[options.sets], options.layers, options.methods)
+        tables(json.loads(options.record.read_text()))
+    elif options.command == "record":
+        record(options.states, options.scores, options.out, options.rows)
+    else:
+        sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+        tuning = board_states.tuning_sets(sets)
+        others = [name for name in sets if name not in tuning]
+        chosen = {"tuning": tuning, "others": others, "lot": drawn(sets), "all": sets}[options.sets]
+        measure(options, [name for name in chosen if (options.states / f"{name}.npz").exists()])
 
 
 if __name__ == "__main__":

