@@ -151,10 +151,113 @@ def test_a_damaged_file_is_told_once_and_stops_nobody(tmp_path, probe, monkeypat
     assert found["nan"].scores == {} and found["good"].error is None
 
 
-def test_a_probe_of_another_width_is_refused(tmp_path, probe):
-    write(tmp_path, "wide", {"hidden_states": np.zeros((4, 2, WIDTH + 1), np.float32)})
-    with pytest.raises(ValueError, match="of width 7, the probe of layer 1 was fitted on 6"):
-        scored(tmp_path, probe, tmp_path / "log.jsonl")
+UNFIT = [
+    ({"shape": (4, LAYERS, WIDTH + 1)}, {}, "of width 7, the probe of layer 1 was fitted on 6"),
+    ({"shape": (4, 1, WIDTH)}, {}, "has 1 layers, none at position 1"),
+    ({"shape": (4, 2, WIDTH)}, {"layers": (0, 1, 2)}, "has 2 layers, and layers= names 3"),
+]
+
+
+@pytest.mark.parametrize(("states", "options", "reason"), UNFIT)
+def test_states_of_another_model_are_refused_first_and_told_later(tmp_path, probe, states, options, reason):
+    log, bad = tmp_path / "log", {"hidden_states": np.ones(states["shape"], np.float32)}
+    write(tmp_path, "bad", bad)
+    with pytest.raises(ValueError, match=reason):  # the call is wrong: nothing is counted as scored
+        scored(tmp_path, probe, log, **options)
+    assert log.read_bytes() == b""
+    os.remove(tmp_path / "bad.safetensors")
+    write(tmp_path, "good", request(4, 5))
+    assert scored(tmp_path, probe, log, **options)[0].error is None
+    write(tmp_path, "bad", bad)
+    (told,) = scored(tmp_path, probe, log, **options)
+    assert reason in told.error and told.scores == {}
+
+
+@pytest.mark.parametrize(
+    ("states", "reason"),
+    [
+        (np.full((4, LAYERS, WIDTH), 3e38, np.float32), "too large"),
+        (np.full((4, LAYERS, WIDTH), np.inf, np.float16), "infinite"),
+        (np.ones((1, LAYERS, WIDTH), np.float16), "no token to score: 1 in the file, the first 1"),
+    ],
+)
+def test_a_request_without_a_score_is_told_and_stops_nobody(tmp_path, probe, states, reason):
+    write(tmp_path, "bad", {"hidden_states": states})
+    write(tmp_path, "good", request(4, 5))
+    found = {s.request: s for s in scored(tmp_path, probe, tmp_path / "log")}
+    assert reason in found["bad"].error and found["good"].error is None
+    assert scored(tmp_path, probe, tmp_path / "log") == []
+
+
+def test_a_file_without_a_name_is_one_request(tmp_path, probe):
+    write(tmp_path, "", request(4, 5))
+    write(tmp_path, 'b\n"c', request(4, 6))
+    assert {s.request for s in scored(tmp_path, probe, tmp_path / "log")} == {"", 'b\n"c'}
+    assert scored(tmp_path, probe, tmp_path / "log") == []
+
+
+def test_a_file_that_may_not_be_read_is_told_after_a_while(tmp_path, probe, monkeypatch):
+    monkeypatch.setattr(request_scores, "PATIENCE", 0.02)
+    whole = requests.hidden_states
+
+    def refused(path):
+        if path.stem == "private":
+            raise PermissionError(13, "Permission denied")
+        return whole(path)
+
+    monkeypatch.setattr(requests, "hidden_states", refused)
+    write(tmp_path, "private", request(4, 5))
+    write(tmp_path, "open", request(4, 5))
+    found = {s.request: s for s in follow(tmp_path, {1: probe}, tmp_path / "log", every=0.01, idle=0.2)}
+    assert "Permission denied" in found["private"].error and found["open"].error is None
+
+
+def test_a_folder_that_goes_is_named_and_one_that_is_back_goes_on(tmp_path, probe):
+    folder, log = tmp_path / "states", tmp_path / "log"
+    folder.mkdir()
+    path = write(folder, "a", request(4, 5))
+    watching = follow(folder, {1: probe}, log, every=0.01, idle=5.0)
+    assert next(watching).request == "a"
+    os.remove(path)
+    folder.rmdir()
+    with pytest.raises(NotADirectoryError, match="is gone"):
+        next(watching)
+    folder.mkdir()
+    write(folder, "a", request(4, 5))
+    write(folder, "b", request(4, 6))
+    assert [s.request for s in scored(folder, probe, log)] == ["b"]
+
+
+def test_a_log_that_somebody_deletes_is_an_error(tmp_path, probe):
+    write(tmp_path, "a", request(4, 5))
+    write(tmp_path, "b", request(4, 6))
+    watching = follow(tmp_path, {1: probe}, tmp_path / "log", idle=0.0)
+    next(watching)
+    os.remove(tmp_path / "log")
+    with pytest.raises(FileNotFoundError, match="was deleted"):
+        next(watching)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"probes": {"1": None}}, "the layer '1'"),
+        ({"probes": {-1: None}}, "the layer -1"),
+        ({"probes": {}}, "no mapping"),
+        ({"probes": {1: "probe"}}, r"probes\[1\] is a str"),
+        ({"probes": {1: AttentionProbe()}}, "not fitted"),
+        ({"layers": (1, 1, 2)}, "an id twice"),
+        ({"every": -1}, "every is -1"),
+        ({"idle": "5"}, "idle is '5'"),
+        ({"skip": -1}, "skip is -1"),
+    ],
+)
+def test_what_cannot_be_followed_is_said_at_once(tmp_path, probe, options, reason):
+    probes = options.pop("probes", {1: probe})
+    with pytest.raises((ValueError, TypeError), match=reason):
+        follow(tmp_path, probes, tmp_path / "log", **options)
+    assert not (tmp_path / "log").exists()
+    assert next(follow(tmp_path, {np.int64(1): probe}, tmp_path / "log", idle=0.0), None) is None
 
 
 def test_two_processes_do_not_write_one_log(tmp_path, probe):
@@ -170,6 +273,11 @@ def test_a_log_of_something_else_is_refused(tmp_path, probe):
     (tmp_path / "log").write_text('{"name": 1}\n')
     with pytest.raises(BadFile, match="no score of a request"):
         scored(tmp_path, probe, tmp_path / "log")
+    for content in ("a note without an end of line", '{"name": '):  # not the beginning of a line of ours
+        (tmp_path / "log").write_text(content)
+        with pytest.raises(BadFile, match="no score of a request"):
+            scored(tmp_path, probe, tmp_path / "log")
+        assert (tmp_path / "log").read_text() == content
     with pytest.raises(NotADirectoryError, match="shared_storage_path"):
         follow(tmp_path / "none", {1: probe}, tmp_path / "log")
 

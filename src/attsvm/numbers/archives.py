@@ -202,7 +202,8 @@ def open_archive(stream: BinaryIO) -> Archive:
     if start[8:] == b"{":
         return Safetensors(stream)
     raise BadFile(
-        "neither a zip archive of arrays (.npz) nor .safetensors, .npy or .json. Pass what np.savez wrote."
+        "neither a zip archive of arrays (.npz) nor .safetensors, .npy or .json: damaged, or of another "
+        "kind. Write it again."
     )
 
 

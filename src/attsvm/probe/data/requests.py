@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attsvm._support.validation import is_integer
 from attsvm.numbers import Values
 from attsvm.numbers.archives import Archive, BadFile, mapped
-from attsvm.numbers.files import archive_of, check_header
+from attsvm.numbers.files import archive_of, check_header, naming
 
 STATES = "hidden_states"
 
@@ -22,26 +23,33 @@ def holds_a_request(archive: Archive) -> bool:
     return STATES in archive.headers and "tokens" not in archive.headers
 
 
-def states_of(path: Path, layer: int | None, skip: int) -> Values:
-    """The states (T − skip, d) of one layer, mapped and not read.
-
-    layer: position on the file's axis of layers; None where there is only one. skip: first tokens left out.
-    """
+def hidden_states(path: Path) -> Values:
+    """The states (T, layers, d) of a request, mapped and not read."""
     with archive_of(path) as (file, archive):
         if STATES not in archive.headers:
             raise BadFile(f"it holds {', '.join(sorted(archive.headers))}, not {STATES} (T, layers, d).")
         header = archive.headers[STATES]
         check_header(STATES, header)
-        if len(header.shape) != 3 or header.place is None or 0 in header.shape[1:]:
-            raise BadFile(f"{STATES} has shape {header.shape}. Expected (T, layers, d).")
-        T, layers, _ = header.shape
+        if len(header.shape) != 3 or header.place is None or 0 in header.shape:
+            raise BadFile(f"{STATES} has shape {header.shape}. Expected (T, layers, d), none of them 0.")
+        return mapped(file, header)
+
+
+def states_of(path: Path, layer: int | None, skip: int) -> Values:
+    """The states (T − skip, d) of one layer, mapped and not read.
+
+    layer: position on the file's axis of layers; None where there is only one. skip: first tokens left out.
+    """
+    states = hidden_states(path)
+    T, layers, _ = states.shape
+    with naming(path):
         if layer is None and layers > 1:
             raise BadFile(f"{STATES} has {layers} layers. Pass layer=, a position from 0 to {layers - 1}.")
-        if not 0 <= (layer or 0) < layers:
-            raise BadFile(f"there is no layer {layer} among {layers}. Positions go from 0 to {layers - 1}.")
+        if layer is not None and not (is_integer(layer) and 0 <= layer < layers):
+            raise BadFile(f"there is no layer {layer!r} among {layers}. Positions go from 0 to {layers - 1}.")
         if skip >= T:
-            raise BadFile(f"a request of {T} tokens, of which the first {skip} are left out, has none.")
-        return mapped(file, header)[skip:, layer or 0]
+            raise BadFile(f"a request of {T} tokens has none after the first {skip}. Pass a smaller skip.")
+    return states[skip:, layer or 0]
 
 
 def is_locked(path: Path) -> bool:
@@ -53,7 +61,7 @@ def is_locked(path: Path) -> bool:
     try:
         with Path(f"{path}.lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # without a lock, the length tells a half-written file
         return False
     except BlockingIOError:
         return True
