@@ -88,16 +88,49 @@ def test_the_file_needs_torch_alone_and_reads_what_a_server_wrote(tmp_path):
 def test_what_the_file_cannot_score_is_refused_in_words(tmp_path):
     probe = fitted()
     plugin = plugin_of(probe, tmp_path, layer=4)
-    with pytest.raises(ValueError, match="3 layers, and the probe reads layer 4"):
+    with pytest.raises(ValueError, match="have 3 layers, none at position 4"):
         plugin.score(torch.zeros(5, 3, WIDTH))
     with pytest.raises(ValueError, match=r"shape \(5, 7\). Pass \(T, 6\)"):
         plugin.score(torch.zeros(5, 7))
     assert plugin.score(torch.zeros(1, WIDTH)) is None
-    (tmp_path / "cut.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
-    with pytest.raises(KeyError):
-        plugin.read_states(tmp_path / "cut.safetensors")
+    with pytest.raises(ValueError, match="state is NaN or infinite"):
+        plugin.score(torch.full((3, 5, WIDTH), torch.nan))
     for options, reason in (({"layer": -1}, "layer is -1"), ({"skip": 0.5}, "skip is 0.5")):
         with pytest.raises(ValueError, match=reason):
             probe.export(tmp_path / "a.py", **options)
     with pytest.raises(ValueError, match=r"ends in \.py"):
         probe.export(tmp_path / "probe.pt")
+
+
+def test_a_file_without_a_score_has_a_line_with_its_error_and_stops_no_other(tmp_path, capsys):
+    plugin, states = plugin_of(fitted(), tmp_path, layer=1), np.ones((5, 3, WIDTH), np.float32)
+    contents = {"nan": np.nan * states, "wide": np.ones((5, 3, WIDTH + 1)), "int": states.astype(int)}
+    contents |= {"good": states, "short": states[:1], "empty": states[:0]}
+    for name, array in contents.items():
+        save_file({"hidden_states": array}, tmp_path / f"{name}.safetensors")
+    whole = (tmp_path / "good.safetensors").read_bytes()
+    pieces = {"cut": whole[:-9], "header": whole[:30], "nothing": b"", "other": b"\x02" + bytes(7) + b"{}"}
+    for name, content in pieces.items():
+        (tmp_path / f"{name}.safetensors").write_bytes(content)
+    names = [*contents, *pieces, "absent"]
+    assert plugin.main([str(tmp_path / f"{name}.safetensors") for name in names]) == 1
+    lines = {line["request"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert [name for name in names if "error" not in lines[name]] == ["good", "short", "empty"]
+    assert lines["good"]["score"] == pytest.approx(plugin.score(states)) and lines["short"]["score"] is None
+    said = {
+        "nan": "NaN or infinite",
+        "wide": "(5, 7)",
+        "int": "no hidden_states of F16",
+        "cut": "ends before",
+    }
+    said |= dict.fromkeys(("header", "nothing", "other"), "damaged") | {"absent": "No such file"}
+    assert all(part in lines[name]["error"] for name, part in said.items())
+    assert plugin.main([str(tmp_path / "good.safetensors")]) == 0
+
+
+def test_a_state_that_is_refused_leaves_the_running_score_as_it_was(tmp_path):
+    plugin, states = plugin_of(fitted(), tmp_path, skip=2), torch.randn(6, WIDTH)
+    running = plugin.Running()
+    with pytest.raises(ValueError, match="Leave its token out"):
+        running.read(torch.full((3, WIDTH), torch.inf))
+    assert [running.read(states[:2]), running.read(states[2:])][-1] == pytest.approx(plugin.score(states))

@@ -2,6 +2,7 @@
 
     python THIS_FILE.py states.safetensors …       prints a line of JSON for each file that vLLM wrote
 
+A line has the score, or the error of a file that has none; the exit status is then 1.
 In Python: `score(hidden_states)` of a whole request; `Running().read(newest)` while it is generated.
 """
 
@@ -46,12 +47,16 @@ class Running:
     def read(self, newest: Tensor) -> Any:
         """The score of all tokens so far, after the next states (t, layers, d), or (t, d) of the layer.
 
-        One number, of the second class; a list of several classes. None before a token counts.
+        One number, of the second class; a list of several classes. None before a token counts. Raises
+        ValueError for a NaN or infinite state, and is then as before.
         """
         states = of_layer(newest)
         skipped = max(0, PROBE["skip"] - self.read_tokens)
+        counted = states[skipped:].detach().to("cpu", torch.float64)
+        if not counted.isfinite().all():
+            raise ValueError("a state is NaN or infinite. Leave its token out.")
         self.read_tokens += len(states)
-        x = features(states[skipped:].detach().to("cpu", torch.float64))
+        x = features(counted)
         if len(x):
             logits, values = x @ self.prompts, torch.einsum("td,dhk->thk", x, self.head)
             top = torch.maximum(self.top, logits.amax(0))
@@ -72,9 +77,11 @@ def score(hidden_states: Tensor) -> Any:
 
 def of_layer(states: Tensor) -> Tensor:
     """The states (T, d) of the probe's layer."""
+    states = torch.as_tensor(states)
     if states.ndim == 3:
         if not PROBE["layer"] < states.shape[1]:
-            raise ValueError(f"{states.shape[1]} layers, and the probe reads layer {PROBE['layer']}.")
+            problem = f"states have {states.shape[1]} layers, none at position {PROBE['layer']}"
+            raise ValueError(f"{problem}. Export the probe with another layer=.")
         states = states[:, PROBE["layer"]]
     if states.ndim != 2 or states.shape[1] != PROBE["width"]:
         raise ValueError(f"states have shape {tuple(states.shape)}. Pass (T, {PROBE['width']}).")
@@ -112,22 +119,35 @@ def read_states(path: str | Path) -> Tensor:
             fcntl.flock(held, fcntl.LOCK_SH)
     content = bytearray(Path(path).read_bytes())
     start = 8 + int.from_bytes(content[:8], "little")
-    entry = json.loads(content[8:start])["hidden_states"]
-    begin, end = entry["data_offsets"]
+    try:
+        entry = json.loads(content[8:start])["hidden_states"]
+        shape, dtype, (begin, end) = entry["shape"], TYPES[entry["dtype"]], entry["data_offsets"]
+    except (ValueError, TypeError, KeyError):
+        expected = f"hidden_states of {', '.join(TYPES)}"
+        raise ValueError(f"the file is damaged, or has no {expected}. Pass one that vLLM wrote.") from None
     if start + end > len(content):
-        raise ValueError(f"{path} ends before its states do. Read it when it is written.")
-    return torch.frombuffer(content[start + begin : start + end], dtype=TYPES[entry["dtype"]]).reshape(
-        entry["shape"]
-    )
+        raise ValueError("the file ends before its states do. Read it when it is written.")
+    if begin == end:
+        return torch.zeros(shape, dtype=dtype)
+    return torch.frombuffer(content[start + begin : start + end], dtype=dtype).reshape(shape)
 
 
-def main(paths: list[str]) -> None:
-    """Print the scores of files."""
+def main(paths: list[str]) -> int:
+    """Print the scores of files, and return 1 if one of them has none because of an error."""
+    if not paths or paths[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    failed = 0
     for path in paths:
-        states = read_states(path)
-        line = {"request": Path(path).stem, "tokens": len(states), "score": score(states)}
+        line: dict[str, Any] = {"request": Path(path).name.removesuffix(".safetensors"), "tokens": 0}
+        try:
+            states = read_states(path)
+            line["tokens"], line["score"] = len(states), score(states)
+        except (ValueError, OSError) as error:
+            line["error"], failed = str(error), 1
         print(json.dumps(line), flush=True)
+    return failed
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
