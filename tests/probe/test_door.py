@@ -7,7 +7,9 @@ import pytest
 
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
-from attsvm.probe import AttentionProbe
+from sklearn.preprocessing import StandardScaler
+
+from attsvm.probe import AttentionProbe, PerToken, as_sequences
 
 FIXED = {"head_ridge": 0.1, "prompt_ridge": 0.1}
 
@@ -105,3 +107,58 @@ def test_texts_and_nothing_are_refused_by_name(probe, given, said):
         with pytest.raises(ValueError, match=said):
             call(given)
     assert len(probe.predict([np.zeros((1, probe.n_features_in_))])) == 1
+
+
+FORMS = [
+    (None, "X is NoneType"),
+    (3, "X is int"),
+    ((x for x in []), "X is generator"),
+    ("a text", "X holds texts"),
+    (np.array(["a text", "another"]), "X holds texts"),
+    ({12: [np.zeros((2, 3))]}, r"mapping with the keys \[12\]. Pass the sequences of one layer"),
+    (np.zeros((2, 2, 2, 3)), r"shape \(2, 2, 2, 3\). Pass \(n, T, d\)"),
+    (np.zeros((0, 2, 3), np.float32), r"X is empty: shape \(0, 2, 3\)"),
+    ([np.zeros((1, 4, 3)), np.zeros((1, 5, 3))], r"shape \(1, 4, 3\). Pass \(4, 3\): \[x\[0\] for x in X\]"),
+    ([np.zeros((2, 4, 3)), np.ones((2, 4), bool)], r"as a tuple: \(array, mask\)"),
+    ([np.zeros((2, 3)), np.zeros(3)], r"sequence 1 has shape \(3,\). Pass \(T_i, 3\)"),
+    ([np.zeros((2, 3)), None], r"sequence 1 has shape \(\)"),
+    ((np.zeros((2, 4, 3), np.float32), np.ones((2, 5))), r"mask has shape \(2, 5\), X has n=2 and T=4"),
+    (np.ma.masked_less(np.arange(24.0).reshape(2, 4, 3), 5), "whose mask would be lost"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), FORMS, ids=[said[:20] for _, said in FORMS])
+def test_what_holds_no_sequences_is_refused_with_the_form_that_does(given, said):
+    for use in (lambda X: AttentionProbe(**FIXED).fit(X, [0, 1]), as_sequences):
+        with pytest.raises((ValueError, TypeError), match=said):
+            use(given)
+
+
+def test_a_transformer_of_tokens_names_the_remedy_for_one_sequence(X):
+    scaled = PerToken(StandardScaler()).fit(X)
+    with pytest.raises(ValueError, match=rf"X has shape \({len(X[0])}, .*Pass \[X\] for one sequence"):
+        scaled.transform(X[0])
+    assert np.array_equal(scaled.transform([X[0]])[0], scaled.transform(X)[0])
+
+
+def test_numbers_in_objects_are_numbers(X, probe):
+    assert np.array_equal(probe.predict([x.astype(object) for x in X]), probe.predict(X))
+    assert not np.array_equal(probe.predict([(-x).astype(object) for x in X]), probe.predict(X))
+
+
+@pytest.mark.parametrize("cv", [1, 0, -3, 2.5, None, "three", [([0], [99])], [[0, 1, 2]]], ids=str)
+def test_folds_that_are_none_are_refused_in_words(X, y, cv):
+    with pytest.raises(ValueError, match=r"^cv .*Pass a number of folds ≥ 2, a splitter, or pairs"):
+        AttentionProbe(cv=cv).fit(X, y)
+
+
+def test_what_is_missing_beside_the_sequences_is_named(X, y):
+    groups = np.where(np.arange(len(X)) > 3, "a", None)
+    with pytest.raises(ValueError, match="groups cannot be ordered"):
+        AttentionProbe().fit(X, y, groups=groups)
+    with pytest.warns(UserWarning, match=f"{len(X)} sequences in 1 groups .*Pass more groups"):
+        AttentionProbe().fit(X, y, groups=np.zeros(len(X)))
+    with pytest.raises(ValueError, match=r"1 class with weight, yes\. Pass sequences of another"):
+        scores(X, y, np.where(y == "yes", 1.0, 0.0))
+    with pytest.raises(ValueError, match="class_weight takes a name"):
+        scores(X, y, "balanced")

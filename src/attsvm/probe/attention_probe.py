@@ -161,7 +161,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         weighted = importance > 0  # a sequence without weight must not even shape the standardisation
         self.classes_, index = np.unique(labels[weighted], return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"AttentionProbe needs at least two classes, y has {len(self.classes_)} class.")
+            only = f"1 class{'' if weighted.all() else ' with weight'}, {self.classes_[0]!s}"
+            raise ValueError(f"AttentionProbe needs two classes, y has {only}. Pass sequences of another.")
         if self.positive and len(self.classes_) > 2:  # the message is scikit-learn's
             binary = "Only binary classification is supported. The type of the target is multiclass"
             raise ValueError(f"{binary}: y has {len(self.classes_)} classes, positive=True needs two.")
@@ -181,7 +182,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         self._fitted_on_sequences = bool(store.lengths.max() > 1)
         searched = AUTO in (self.head_ridge, self.prompt_ridge) and kinds != ["relu"]
         if not len(splits) and (searched or self.features == AUTO):
-            warn_without_folds(len(store), self.head_ridge_, self.prompt_ridge_)
+            warn_without_folds(len(store), groups, self.head_ridge_, self.prompt_ridge_)
         if fitted.steps >= self.max_iter and fitted.slope > 0:
             slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
             message = f"no convergence in max_iter={self.max_iter} steps: {slope}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
@@ -44,7 +44,9 @@ def as_store(X: Sequences) -> TokenStore:
     store = read_sequences(X)
     if isinstance(store, TokenStore):
         return store
-    return _of_padded(store, None) if hasattr(store, "ndim") else _of_list(store)
+    if _axes(store) == 2:
+        raise _is_a_table(store, "sequences of tokens are needed here")
+    raise ValueError("X has no axis of tokens. Pass an array (n, T, d) or a list of arrays (T_i, d).")
 
 
 def read_sequences(X: Sequences) -> TokenStore | Array:
@@ -53,29 +55,49 @@ def read_sequences(X: Sequences) -> TokenStore | Array:
     All forms of sequences are recognised here and in `unwrapped`.
     """
     X = unwrapped(X)
-    if isinstance(X, TokenStore | list | tuple) and not len(X):
-        raise ValueError("X has no sequences. Pass at least one.")
-    if isinstance(X, TokenStore):
-        return X
     if isinstance(X, Tokens):
         return _of_tokens(X)
+    _check_form(X)
+    if isinstance(X, TokenStore):
+        return X
     if isinstance(X, tuple) and len(X) == 2 and _axes(X[0]) == 3:
         return _of_padded(*X)
     if isinstance(X, list | tuple):
-        if isinstance(X[0], str):
-            raise ValueError("X holds texts. Pass their hidden states, such as heads.activations writes.")
-        nested = not hasattr(X[0], "toarray") and _axes(X[0]) == 2
-        return _of_list(X) if nested else X
+        arrays = _axes(X[0]) > 1 or any(getattr(x, "ndim", 0) > 1 for x in X)
+        return _of_list(X) if arrays else X
     return _of_padded(X, None) if getattr(X, "ndim", 0) == 3 else X
+
+
+def _check_form(X: Array) -> None:
+    """Raise for what holds no sequences at all."""
+    if isinstance(X, TokenStore | list | tuple) and not len(X):
+        raise ValueError("X has no sequences. Pass at least one.")
+    if isinstance(X, Mapping):
+        problem = f"X is a mapping with the keys {list(X)[:3]}"
+        raise TypeError(f"{problem}. Pass the sequences of one layer, or fit a ProbeSuite on all of them.")
+    first = X[0] if isinstance(X, list | tuple) else X
+    texts = getattr(getattr(X, "dtype", None), "kind", None) in ("U", "S") and getattr(X, "ndim", 0) < 2
+    if isinstance(first, str | bytes) or texts:
+        raise ValueError("X holds texts. Pass their hidden states, such as heads.activations writes.")
+    if not (hasattr(X, "__len__") or hasattr(X, "__array__")):
+        raise TypeError(f"X is {type(X).__name__}. Pass an array (n, T, d) or a list of arrays (T_i, d).")
+    if getattr(X, "ndim", 0) > 3:
+        raise ValueError(f"X has shape {tuple(X.shape)}. Pass (n, T, d), or a list of arrays (T_i, d).")
+    if hasattr(first, "toarray") and first is not X:
+        raise TypeError("X holds sparse sequences. Pass dense arrays (T_i, d): [x.toarray() for x in X].")
 
 
 def from_table(X: Values, fitted_on_sequences: bool = False) -> TokenStore:
     """The rows of a table (n, d) as sequences of one token; refused by probes fitted on longer sequences."""
     if fitted_on_sequences:
-        T, d = np.shape(X)
-        problem = f"X has shape ({T}, {d}), and the probe was fitted on sequences of several tokens"
-        raise ValueError(f"{problem}. Pass [X] for one sequence, X[:, None] for {T} sequences of one token.")
+        raise _is_a_table(X, "the probe was fitted on sequences of several tokens")
     return TokenStore(as_matrix(X), np.arange(len(X)), np.ones(len(X), np.intp))
+
+
+def _is_a_table(X: ArrayLike, problem: str) -> ValueError:
+    T, d = np.shape(X)
+    remedy = f"Pass [X] for one sequence, X[:, None] for {T} sequences of one token"
+    return ValueError(f"X has shape ({T}, {d}), and {problem}. {remedy}.")
 
 
 def unwrapped(X: Array) -> Array:
@@ -85,6 +107,8 @@ def unwrapped(X: Array) -> Array:
     an array on a GPU stays there.
     """
     home = library.home(X)
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
+        raise ValueError("X is a masked array, whose mask would be lost. Pass (array, mask) or a list.")
     if getattr(X, "is_nested", False):
         X = X.unbind()
     elif home in ("torch", "jax"):
@@ -149,7 +173,12 @@ def _of_tokens(tokens: Tokens) -> TokenStore:
 
 def _of_padded(array: Array, mask: Array) -> TokenStore:
     """array (n, T, d), mask (n, T) or None. Where tokens come first in every row, nothing is copied."""
-    mask = mask.cpu().numpy() if hasattr(mask, "cpu") else mask
+    if 0 in array.shape:
+        raise ValueError(f"X is empty: shape {tuple(array.shape)}. Pass at least one of each axis.")
+    mask = None if mask is None else np.asarray(mask.cpu().numpy() if hasattr(mask, "cpu") else mask)
+    if mask is not None and mask.shape != tuple(array.shape[:2]):
+        n, T, _ = array.shape
+        raise ValueError(f"mask has shape {mask.shape}, X has n={n} and T={T}. Pass one per token.")
     if str(getattr(array, "dtype", "")).rpartition(".")[2] in NARROW:
         tokens = Tokens(np.broadcast_to(0.0, (*array.shape[:2], 1)), mask=mask)
     else:
@@ -164,15 +193,29 @@ def _of_padded(array: Array, mask: Array) -> TokenStore:
 
 
 def _of_list(X: Sequence[Array]) -> TokenStore:
-    arrays = list(map(library.as_array, X))
+    arrays = [_as_numbers(i, library.as_array(x)) for i, x in enumerate(X)]
+    width = next((array.shape[-1] for array in arrays if array.ndim == 2), "d")
     for i, array in enumerate(arrays):
-        if array.ndim != 2 or 0 in array.shape or array.shape[1] != arrays[0].shape[1]:
-            expected = f"(T_i, {arrays[0].shape[-1]}) with T_i ≥ 1"
-            raise ValueError(f"sequence {i} has shape {tuple(array.shape)}. Pass {expected}.")
-        if isinstance(array, np.ndarray) and array.dtype.kind not in "fiubV":
-            raise ValueError(f"sequence {i} has an entry that is NaN, infinite or no real number. Remove it.")
+        shape = tuple(array.shape)
+        if array.ndim != 2 or 0 in shape or shape[1] != width:
+            remedy = f"Pass (T_i, {width}) with T_i ≥ 1"
+            if array.ndim == 3 and len(X) == 2 and _axes(X[1]) == 2:
+                remedy = "Pass an array and its mask as a tuple: (array, mask)"
+            elif array.ndim == 3 and len(array) == 1:
+                remedy = f"Pass {shape[1:]}: [x[0] for x in X]"
+            raise ValueError(f"sequence {i} has shape {shape}. {remedy}.")
     lengths = np.array([len(array) for array in arrays])
     return TokenStore(stacked(arrays), np.cumsum(lengths) - lengths, lengths)
+
+
+def _as_numbers(i: int, array: Array) -> Array:
+    """The tokens of sequence i, objects as float64."""
+    if isinstance(array, np.ndarray) and array.dtype == object and array.ndim:
+        with suppress(TypeError, ValueError):
+            array = array.astype(np.float64)
+    if isinstance(array, np.ndarray) and array.ndim and array.dtype.kind not in "fiubV":
+        raise ValueError(f"sequence {i} has an entry that is NaN, infinite or no real number. Remove it.")
+    return array
 
 
 def _axes(x: Array) -> int:

@@ -23,6 +23,8 @@ def importance_of(sample_weight: ArrayLike | None, class_weight: ClassWeight, la
     Only ratios of weights matter. Dividing by a power of two keeps them exact, and sums do not overflow.
     """
     weight, n = np.ones(len(labels)), len(labels)
+    if isinstance(sample_weight, str):
+        raise ValueError(f"sample_weight is {sample_weight!r}. Pass numbers (n,); class_weight takes a name.")
     if sample_weight is not None:
         weight = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
         if weight.shape != (n,):
@@ -77,25 +79,34 @@ def folds(cv: Folding, labels: Values, groups: ArrayLike | None, importance: Flo
     """
     n = len(labels)
     groups = None if groups is None else as_groups(groups, n)
+    expected = "Pass a number of folds ≥ 2, a splitter, or pairs (train, test) of places."
     if isinstance(cv, int | np.integer):
+        if cv < 2:
+            raise ValueError(f"cv is {cv}. {expected}")
         pairs = _stratified(int(cv), labels, groups, importance > 0)
     elif hasattr(cv, "split"):
         pairs = list(cv.split(np.zeros(n), labels, groups))
-    else:
+    elif isinstance(cv, Iterable):
         pairs = list(cv)
+    else:
+        raise ValueError(f"cv is {cv!r}. {expected}")
     splits = np.zeros((len(pairs), n), np.int8)
-    for split, (train, test) in zip(splits, pairs, strict=True):
-        split[train] = 1
-        split[test] = -1
+    try:
+        for split, (train, test) in zip(splits, pairs, strict=True):
+            split[train] = 1
+            split[test] = -1
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"cv holds no places of {n} sequences ({error}). {expected}") from None
     usable = [_is_usable(split, labels, importance) for split in splits]
     return splits[np.array(usable, bool)] if len(splits) else splits
 
 
-def warn_without_folds(n: int, head_ridge: float, prompt_ridge: float) -> None:
+def warn_without_folds(n: int, groups: ArrayLike | None, head_ridge: float, prompt_ridge: float) -> None:
     """Say that nothing was searched, because no fold can be held out, and which ridges were taken."""
     taken = f"head_ridge={head_ridge:g} and prompt_ridge={prompt_ridge:g} were taken unsearched"
-    why = f"{n} sequences leave no fold that trains on every class and tests another sequence"
-    warnings.warn(f"{taken}: {why}. Pass more sequences, or both ridges.", UserWarning, stacklevel=3)
+    what = "sequences" if groups is None else f"sequences in {len(np.unique(np.asarray(groups)))} groups"
+    why = f"{n} {what} leave no fold that trains on every class and tests another sequence"
+    warnings.warn(f"{taken}: {why}. Pass more {what.split()[-1]}, or both ridges.", UserWarning, stacklevel=3)
 
 
 def as_groups(groups: ArrayLike, n: int) -> Values:
@@ -103,6 +114,10 @@ def as_groups(groups: ArrayLike, n: int) -> Values:
     array = np.asarray(groups)
     if array.shape != (n,):
         raise ValueError(f"groups has shape {array.shape}. Pass one per sequence: ({n},).")
+    try:
+        np.unique(array)
+    except TypeError:  # None beside names
+        raise ValueError("groups cannot be ordered. Pass numbers, or names, for all sequences.") from None
     return array
 
 
