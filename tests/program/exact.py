@@ -110,20 +110,16 @@ class Whole:
         mantissa, exponent = np.frexp(np.asarray(x, np.float64))
         n, exponent = np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(int) - 53
         low = int(exponent[n != 0].min(initial=2000)) if n.any() else 0
-        flat = [
-            int(a) << (int(k) - low) if a else 0 for a, k in zip(n.ravel(), exponent.ravel(), strict=True)
-        ]
-        out = np.empty(n.size, object)
-        out[:] = flat
-        return cls(out.reshape(n.shape), low)
+        return cls(n.astype(object) << np.where(n != 0, exponent - low, 0).astype(object), low)
 
     def __matmul__(self, other: Whole) -> Whole:
         return Whole(self.n @ other.n, self.exponent + other.exponent)
 
     def numbers(self) -> Array:
         """As numbers of 80 digits."""
-        unit = Decimal(2) ** self.exponent
-        return np.vectorize(lambda n: Decimal(n) * unit, otypes=[object])(self.n)
+        unit, out = Decimal(2) ** self.exponent, np.empty(self.n.shape, object)
+        out.ravel()[:] = [Decimal(n) * unit if n else Decimal(0) for n in self.n.ravel()]
+        return out
 
 
 @dataclass(frozen=True)
@@ -258,7 +254,8 @@ def hopeless(case: Case, multipliers: Array) -> bool:
     M = (Whole.of(lam) @ rows.A).numbers()
     if not M.any() and (lam[rows.b > 0] > 0).any():
         return True  # Farkas' lemma; a zero row has no length
-    lengths = [_root(sum(x * x for x in row)) for row in rows.A.numbers()]
+    squares = Whole((rows.A.n * rows.A.n).sum(1), 2 * rows.A.exponent)
+    lengths = [_root(x) for x in squares.numbers()]
     total = sum(Decimal(x) * l for x, l, b in zip(lam, lengths, rows.b, strict=True) if b > 0)
     if total > 0 and _root(sum(x * x for x in M)) <= Decimal(HELD) * total:
         return True
