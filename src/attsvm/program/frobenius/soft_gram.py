@@ -151,7 +151,7 @@ def descend(problems: SoftProblems, s: SoftMemory, W: Float, multipliers: Float,
     n = problems.keys.shape[1]
     for run in range(len(W)):
         m = _rows(problems, run, s)
-        size, k = 0.0, -1
+        size, k = 0.0, np.int64(-1)  # the literal −1 would compile what takes k twice
         for _ in range(ROUNDS):
             size = 0.0
             for j in range(m):
@@ -202,7 +202,7 @@ def _combine(query, s, run, m, n, k, size, W):  # type: ignore[no-untyped-def]
                     entry += W[run, c, q] * query[run, s.example[j], q]
                 margin += entry * s.delta[c, j]
             s.gradient[j] = margin - s.bound[j]
-        _direction(s, n, m, k, False)
+        _direction(s, n, m, k, np.bool_(False))  # as for k
     return uncorrected
 
 
