@@ -162,9 +162,11 @@ def test_reading_in_any_parts_has_the_scores_of_one_step_after_the_other_at_any_
     tokens[:, ::3] *= 1e3  # logits of hundreds, late ones far above early ones
     mask[0, :2] = False
     tokens[0, :2] = torch.nan  # what does not count may be anything
-    for one in (probe(heads=2), probe(classes=3)):
+    reads_last = probe(heads=2)
+    reads_last.prompts.data[:, 1], reads_last.slopes[1] = 0, 1000
+    for one in (probe(heads=2), probe(classes=3), reads_last):
         panel = Panel([one])
-        sums = RunningScores(panel.member, panel.intercept, 3, tokens.device)
+        sums = RunningScores(panel.member, panel.intercept, 3, tokens.device, panel.slopes)
         with torch.no_grad():
             for some, counts in zip(tokens.split(parts, 1), mask.split(parts, 1), strict=True):
                 sums.read(panel(some), counts, True)

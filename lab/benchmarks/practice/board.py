@@ -41,11 +41,13 @@ METHODS: dict[str, Callable[..., peers.Scores]] = {
     "multimax": peers.probelab("MultiMax"),
     "rolling": peers.probelab("RollingAttention"),
     "auto": peers.ours(features="auto"),
+    "and last": peers.ours(features=["linear", "last"]),
 }
 
 NAMES = {
     "default": "`AttentionProbe()`",
     "auto": '`AttentionProbe(features="auto")`',
+    "and last": '`AttentionProbe(features=["linear", "last"])`',
     "positive": "`AttentionProbe(positive=True)`",
     "mean": "mean pooling + logistic regression",
     "last": "last token + logistic regression",

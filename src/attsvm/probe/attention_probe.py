@@ -42,7 +42,7 @@ from attsvm.probe.fitting.attention import (
 from attsvm.probe.fitting.features import FeatureMap, mapped
 from attsvm.probe.fitting.fits import AUTO, FitOptions, ProbeFit, Seed
 from attsvm.probe.fitting.folds import ClassWeight, Folding, folds, importance_of, warn_without_folds
-from attsvm.probe.fitting.kinds import KINDS, KindSearch
+from attsvm.probe.fitting.kinds import COMPARED, KINDS, KindSearch
 from attsvm.probe.fitting.objective import Objective, Standard
 from attsvm.probe.fitting.relu import MEMBERS
 from attsvm.probe.separation import Separation, separate_selected
@@ -71,8 +71,10 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
     features: "linear": the tokens; "rbf": Nyström features of a rational quadratic kernel on them (kept in
         memory, in float32); "relu": a small trained map, the mean of one network per fold (at least ten; no
-        ridges; a weight of two is not two copies, which mini-batches would separate); a list of these: the
-        mean of their scores; "auto": the kind of lowest held-out loss, averaged with kinds that lower it.
+        ridges; a weight of two is not two copies, which mini-batches would separate); "last": the last token
+        of each sequence, which in a decoder has read the others (one head that does not learn to attend); a
+        list of these: the mean of their scores, as in ["linear", "last"]; "auto": of the first three the kind
+        of lowest held-out loss, averaged with kinds that lower it.
     n_average: at least so many networks of "relu".
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0, mean pooling (if both ridges are fixed
@@ -86,8 +88,9 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     Fitted: classes_, n_features_in_; kinds_: the kinds of features, the best one first; features_: None, or
     their map with `transform`; prompt_ (d, n_heads), coef_ (d, n_heads, k) and intercept_ (k,) for tokens (or
-    features) that are not standardised; mean_, scale_ (d,); head_ridge_, prompt_ridge_ and path_, every
-    candidate's held-out loss; objective_, n_iter_; separation_ with margin_, support_tokens_, certificate_.
+    features) that are not standardised; last_ (n_heads,): which heads read the last token; mean_, scale_
+    (d,); head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss; objective_, n_iter_;
+    separation_ with margin_, support_tokens_, certificate_.
     With one head coef_[:, 0].T is (k, d), the shape that coef_ of scikit-learn's linear models has.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
@@ -103,7 +106,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     scale_: Float
     head_ridge_: float
     prompt_ridge_: float
-    _fitted_on_sequences: bool = False  # files and pickles of earlier versions do not say
+    last_: Bool | None = None  # pickles of earlier versions do not say, nor this:
+    _fitted_on_sequences: bool = False
 
     def __init__(
         self,
@@ -175,6 +179,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         h, tied = self.n_heads, self.positive
         search = KindSearch(
             lambda tokens, splits: Objective.of(tokens, targets, importance, splits, h, tied),
+            lambda tokens, splits: Objective.of(tokens, targets, importance, splits, 1),
             store, splits, member_splits, self.n_average, self._fit_options(),
         )  # fmt: skip
         self.kinds_, fitted, standard, self.features_ = search.fit(kinds)
@@ -187,7 +192,9 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
             slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
             message = f"no convergence in max_iter={self.max_iter} steps: {slope}"
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
-        if self.certify:
+        if self.certify and self.kinds_ == ["last"]:
+            self.separation_ = Separation(reason='features="last" selects nothing: it reads the last token')
+        elif self.certify:
             prompts, numbers = self.prompt_ * self.scale_[:, None], np.flatnonzero(weighted)
             self.separation_ = separate_selected(self._output(store), standard, prompts, numbers)
         return self
@@ -199,7 +206,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     def _set_fitted(self, fitted: ProbeFit, standard: Standard) -> None:
         # The memory order of a loaded file: products of arrays in another order round differently.
-        self.prompt_, self.coef_, self.intercept_ = map(np.ascontiguousarray, fitted.weights)
+        self.prompt_, self.coef_, self.intercept_ = map(np.ascontiguousarray, fitted.weights[:3])
+        self.last_ = fitted.weights.slopes > 0
         self.mean_, self.scale_ = map(np.ascontiguousarray, standard)
         self.head_ridge_, self.prompt_ridge_ = fitted.choice.head_ridge, fitted.choice.prompt_ridge
         self.path_, self.objective_, self.n_iter_ = fitted.choice.path, fitted.value, max(fitted.steps, 1)
@@ -252,7 +260,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     @property
     def _weights(self) -> Weights:
-        return Weights(self.prompt_, self.coef_, self.intercept_)
+        return Weights(self.prompt_, self.coef_, self.intercept_, self.last_)
 
     def _mapped(self, tokens: Float) -> Float:
         """Tokens (m, d) in the space of the prompts (m, D)."""
@@ -315,7 +323,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         from attsvm.torch.probe import Probe, feature_module
 
         maps = [feature_module(**vars(features)) for features in saved.feature_maps(self)]
-        return Probe(*self._weights, self.mean_, maps)
+        weights = self._weights
+        return Probe(*weights[:3], self.mean_, maps, weights.slopes)
 
     def export(self, file: str | os.PathLike[str], *, layer: int = 0, skip: int = 1) -> Path:
         """Write the probe as one Python file that needs torch alone, for a server of hidden states.
@@ -450,12 +459,13 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     def _feature_kinds(self) -> list[str]:
         if self.features == AUTO:
-            return [kind for kind in KINDS if not (self.positive and kind == "relu")]
+            return [kind for kind in COMPARED if not (self.positive and kind == "relu")]
         kinds = [self.features] if isinstance(self.features, str) else list(self.features)
-        if self.positive and "relu" in kinds:
-            raise ValueError('features "relu" have no positive=True. Pass "linear" or "rbf".')
+        other = [kind for kind in ("relu", "last") if self.positive and kind in kinds]
+        if other:
+            raise ValueError(f'features "{other[0]}" have no positive=True. Pass "linear" or "rbf".')
         if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(KINDS):
-            accepted = f'"linear", "rbf", "relu", a list of some of them, or "{AUTO}"'
+            accepted = f'"linear", "rbf", "relu", "last", a list of some of them, or "{AUTO}"'
             raise ValueError(f"features is {self.features!r}. Pass {accepted}.")
         return kinds
 

@@ -29,8 +29,9 @@ def write(probe: Any, file: str | os.PathLike[str], layer: int, skip: int) -> Pa
     if path.suffix != ".py":
         raise ValueError(f"{path} would hold Python. Pass a name that ends in .py.")
     maps = saved.feature_maps(probe)
-    prompts, head, intercept = probe._weights
-    arrays = {"prompts": prompts, "head": head, "intercept": intercept}
+    weights = probe._weights
+    arrays = {"prompts": weights.prompts, "head": weights.head, "intercept": weights.intercept}
+    arrays |= {"slopes": weights.slopes}
     arrays |= {f"map {i} {name}": x for i, features in enumerate(maps) for name, x in vars(features).items()}
     content = {
         "layer": layer,

@@ -25,6 +25,9 @@ MAPS: dict[str, type[Same | Rbf | Relu]] = {"tokens": Same, "rbf": Rbf, "relu": 
 
 FORMAT = "attsvm probe 1"
 ARRAYS = ("prompt_", "coef_", "intercept_", "mean_", "scale_")
+LAST = "last_"
+"""A tensor that only a probe with a head on the last token has: 1 for such a head."""
+
 NUMBERS = ("head_ridge_", "prompt_ridge_", "objective_", "n_iter_", "n_features_in_", "_n_features_out",
            "_fitted_on_sequences")  # fmt: skip
 """Fitted attributes in a file: arrays as tensors, numbers in the header."""
@@ -72,6 +75,8 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     if not _is_json(header["classes"]):
         raise ValueError(f"classes of dtype {probe.classes_.dtype} cannot be stored. Use numbers or strings.")
     arrays = {name: getattr(probe, name) for name in ARRAYS} | _map_arrays(maps)
+    if probe._weights.slopes.any():
+        arrays[LAST] = probe.last_
     tensors = {name: np.asarray(array, "<f8") for name, array in arrays.items()}
     return write_tensors(file, tensors, {"format": FORMAT, "probe": json.dumps(header)})
 
@@ -90,6 +95,7 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
         probe = kind(**parameters)
         for name, value in (arrays | {name: header[name] for name in NUMBERS if name in header}).items():
             setattr(probe, name, value)
+        probe.last_ = arrays[LAST] > 0
         probe.features_, probe.kinds_ = _joined(maps), header["kinds"]
         probe.classes_ = np.array(header["classes"], dtype=np.dtype(header["dtype"]))
     probe.path_, probe.separation_ = None, Separation(reason="not kept in the file: fit with certify=True")
@@ -107,6 +113,8 @@ def _contents(archive: Archive) -> tuple[Arrays, list[FeatureMap], Header]:
     for name, array_header in archive.headers.items():
         check_header(name, array_header)
     arrays = {name: archive.read(name) for name in ARRAYS}
+    heads = arrays["prompt_"].shape[1:]
+    arrays[LAST] = archive.read(LAST) if LAST in archive.headers else np.zeros(heads)
     header = json.loads(metadata["probe"])
     return arrays, [_map(kind, i, archive) for i, kind in enumerate(header["maps"])], header
 
@@ -114,7 +122,7 @@ def _contents(archive: Archive) -> tuple[Arrays, list[FeatureMap], Header]:
 def _check(arrays: Arrays, maps: list[FeatureMap], header: Header) -> None:
     """The shapes fit, the numbers are numbers, and the maps lead from the tokens to the weights."""
     d, h, k = arrays["coef_"].shape
-    shapes = {"prompt_": (d, h), "intercept_": (k,), "mean_": (d,), "scale_": (d,)}
+    shapes = {"prompt_": (d, h), "intercept_": (k,), "mean_": (d,), "scale_": (d,), LAST: (h,)}
     wrong = [name for name, shape in shapes.items() if arrays[name].shape != shape or 0 in shape]
     if len(header["classes"]) != max(k, 2):
         wrong.append("classes")

@@ -40,6 +40,7 @@ class Running:
     def __init__(self) -> None:
         self.read_tokens = 0
         self.prompts, self.head, self.intercept = array("prompts"), array("head"), array("intercept")
+        self.slopes = array("slopes")  # large where a head reads the last token, else 0
         _, h, k = self.head.shape
         self.top = torch.full((h,), -torch.inf, dtype=torch.float64)
         self.total, self.sums = torch.zeros(h).double(), torch.zeros(h, k).double()
@@ -58,9 +59,12 @@ class Running:
         self.read_tokens += len(states)
         x = features(counted)
         if len(x):
-            logits, values = x @ self.prompts, torch.einsum("td,dhk->thk", x, self.head)
-            top = torch.maximum(self.top, logits.amax(0))
-            weights, decay = torch.exp(logits - top), torch.exp(self.top - top)
+            places = torch.arange(-len(x), 0, dtype=torch.float64)[:, None]
+            logits = x @ self.prompts + places * self.slopes
+            values = torch.einsum("td,dhk->thk", x, self.head)
+            before = self.top - len(x) * self.slopes
+            top = torch.maximum(before, logits.amax(0))
+            weights, decay = torch.exp(logits - top), torch.exp(before - top)
             self.total = decay * self.total + weights.sum(0)
             self.sums = decay[:, None] * self.sums + torch.einsum("th,thk->hk", weights, values)
             self.top = top

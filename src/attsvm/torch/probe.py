@@ -89,9 +89,11 @@ class Probe(nn.Module):
     tokens to scores. centre (d,), a buffer, is subtracted from the tokens before the products, which keeps
     their digits in float32. Two classes have one score.
     maps: feature maps of the tokens, whose outputs stand side by side; none: the tokens themselves.
+    slopes (h,): what each head adds to its logits from one token to the next; large where it reads the last.
     """
 
     centre: Tensor
+    slopes: Tensor
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class Probe(nn.Module):
         intercept: Float,
         centre: Float,
         maps: Sequence[nn.Module] = (),
+        slopes: Float | None = None,
     ) -> None:
         super().__init__()
         self.maps = nn.ModuleList(maps)
@@ -108,6 +111,8 @@ class Probe(nn.Module):
         self.prompts, self.head = nn.Parameter(p.float()), nn.Parameter(v.float())
         self.intercept = nn.Parameter(centred_intercept.float())
         self.register_buffer("centre", c.float())
+        rise = torch.zeros(p.shape[1]) if slopes is None else torch.as_tensor(slopes).float()
+        self.register_buffer("slopes", rise, persistent=False)
 
     @property
     def width(self) -> int:
@@ -144,10 +149,11 @@ class Probe(nn.Module):
         if mask is not None:
             logits = logits.masked_fill(~mask[..., None], -torch.inf)
             values = values.masked_fill(~mask[..., None, None], 0)
-        top = torch.maximum(state.top, logits.amax(1))
+        before = state.top - logits.shape[1] * self.slopes
+        top = torch.maximum(before, logits.amax(1))
         # Before the first token top is −∞, and −∞ − (−∞) would be NaN.
         base = top.clamp_min(torch.finfo(top.dtype).min)
-        decay, weights = torch.exp(state.top - base), torch.exp(logits - base[:, None])
+        decay, weights = torch.exp(before - base), torch.exp(logits - base[:, None])
         total = decay * state.total + weights.sum(1)
         sums = decay[..., None] * state.sums + torch.einsum("nth,nthk->nhk", weights, values)
         pooled = sums / total.clamp_min(torch.finfo(total.dtype).tiny)[..., None]  # 0 before the first token
@@ -158,7 +164,8 @@ class Probe(nn.Module):
         return Streaming(self)
 
     def _products(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Logits (n, T, h) and values (n, T, h, k); padding, which may be NaN, is set to zero."""
+        """Logits (n, T, h), by the place before the next token where a head reads the last one, and values
+        (n, T, h, k); padding, which may be NaN, is set to zero."""
         if tokens.ndim != 3 or tokens.shape[2] != self.width:
             raise ValueError(f"tokens have shape {tuple(tokens.shape)}. Pass (n, T, {self.width}).")
         if mask is not None:
@@ -166,7 +173,8 @@ class Probe(nn.Module):
         if len(self.maps):
             tokens = torch.cat([feature_map(tokens) for feature_map in self.maps], -1)
         x = tokens.to(self.centre.dtype) - self.centre
-        return x @ self.prompts, torch.einsum("ntd,dhk->nthk", x, self.head)
+        places = torch.arange(-x.shape[1], 0, dtype=x.dtype, device=x.device)[:, None]
+        return x @ self.prompts + places * self.slopes, torch.einsum("ntd,dhk->nthk", x, self.head)
 
     @staticmethod
     def _weights(logits: Tensor, mask: Tensor | None) -> Tensor:

@@ -30,6 +30,7 @@ class Panel(nn.Module):
 
     A probe of h prompts and k classes has h·k columns. Its scores are sums of these columns after the
     softmax, member (H, K), plus an intercept (K,). The first probe's centre (d,) is subtracted before.
+    slopes (H,): what a logit gets from one token to the next, where a head reads the last token.
     """
 
     centre: Tensor
@@ -38,7 +39,7 @@ class Panel(nn.Module):
     def __init__(self, probes: Sequence[Probe]) -> None:
         super().__init__()
         self.maps, centre = probes[0].maps, probes[0].centre.double()
-        columns, intercepts, members = [], [], []
+        columns, intercepts, members, slopes = [], [], [], []
         for probe in probes:
             value_map = probe.head.detach().double()
             _, h, k = value_map.shape
@@ -47,9 +48,11 @@ class Panel(nn.Module):
             shift = torch.einsum("d,dhk->k", centre - probe.centre.double(), value_map)
             intercepts.append(probe.intercept.detach() + shift)
             members.append(torch.eye(k, device=value_map.device).repeat(h, 1))
+            slopes.append(probe.slopes.repeat_interleave(k))
         self.register_buffer("centre", centre.float())
         self.register_buffer("columns", torch.cat(columns, 2).flatten(1).float())
         self.member, self.intercept = torch.block_diag(*members).double(), torch.cat(intercepts)
+        self.slopes = torch.cat(slopes).double()
 
     def forward(self, tokens: Tensor) -> Tensor:
         if len(self.maps):
@@ -124,13 +127,17 @@ class RunningScores:
         L = log Σ_t e^{l_t},   m = Σ_t e^{l_t − L} v_t,   scores = m member + intercept
 
     To a softmax all tokens read so far are one token of logit L and value m; before the first token, L is the
-    smallest number of the type. member (H, K), intercept (K,): K scores as sums of columns.
+    smallest number of the type. member (H, K), intercept (K,): K scores as sums of columns. slopes (H,): what
+    l gets from one token to the next; L is then relative to the place of the next token.
     Computed in float64 where the device has it: L is rounded at every read, which may be at every token.
     """
 
-    def __init__(self, member: Tensor, intercept: Tensor, n: int, device: torch.device) -> None:
+    def __init__(
+        self, member: Tensor, intercept: Tensor, n: int, device: torch.device, slopes: Tensor | None = None
+    ) -> None:
         dtype = torch.float32 if device.type == "mps" else torch.float64
         self.member, self.intercept = (x.to(device, dtype) for x in (member, intercept))
+        self.slopes = None if slopes is None or not slopes.any() else slopes.to(device, dtype)
         self.one_column_each = len(member) == len(intercept)
         self.no_token = torch.tensor([[-torch.inf], [0.0]], dtype=dtype, device=device)
         empty = self.no_token.clamp_min(torch.finfo(dtype).min).expand(n, 1, 2, len(member))
@@ -143,11 +150,15 @@ class RunningScores:
         every_token: append a score after every token. Else append one score, after the last token.
         """
         logits, values = torch.where(counts[..., None, None], products, self.no_token).unbind(2)
-        if counts.shape[1] == 1:
-            total = torch.logaddexp(self.total, logits)
-            pooled = torch.lerp(self.mean, values, torch.sigmoid(logits - self.total))
+        before, length = self.total, counts.shape[1]
+        if self.slopes is not None:
+            places = torch.arange(-length, 0, device=logits.device, dtype=self.slopes.dtype)
+            logits, before = logits + places[:, None] * self.slopes, before - length * self.slopes
+        if length == 1:
+            total = torch.logaddexp(before, logits)
+            pooled = torch.lerp(self.mean, values, torch.sigmoid(logits - before))
         else:
-            logits, values = torch.cat([self.total, logits], 1), torch.cat([self.mean, values], 1)
+            logits, values = torch.cat([before, logits], 1), torch.cat([self.mean, values], 1)
             total = logits.logcumsumexp(1)
             if every_token:
                 pooled = _pooled_after_each(logits, values, total)
@@ -229,6 +240,7 @@ class TextReader:
         panels = [panel for layer in layers for panel in layer.panels]
         self.member = torch.block_diag(*(panel.member for panel in panels))
         self.intercept = torch.cat([panel.intercept for panel in panels])
+        self.slopes = torch.cat([panel.slopes for panel in panels])
         self.blocks_read = 0
         self.start(0, torch.device("cpu"))
 
@@ -238,7 +250,7 @@ class TextReader:
         entries = max(1, n * max(layer.width for layer in self.layers))
         self.pending_limit = max(1, min(MAX_PENDING, MAX_ENTRIES // entries))
         self.answer: list[ReadTokens] = []  # tokens read since the last block
-        self.running = RunningScores(self.member, self.intercept, n, device)
+        self.running = RunningScores(self.member, self.intercept, n, device, self.slopes)
         self.n_read = torch.zeros((n, 1), dtype=torch.long, device=device)
         self._clear_pending()
 

@@ -11,9 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, softmax
 
-from attsvm.numbers import Array, Float
+from attsvm.numbers import Array, Bool, Float
 from attsvm.probe.data.backends import Backend, Library, SegmentSums, backend_of
 from attsvm.probe.data.store import TokenStore, raise_not_finite
+
+LATER = 1000.0
+"""Added to the logits from one token to the next by a head that reads the last token: e^(−1000) is 0."""
 
 
 class Weights(NamedTuple):
@@ -21,21 +24,30 @@ class Weights(NamedTuple):
 
         score_k = Σ_h Σ_t a_th (v_hk · x_t) + b_k,   a_h = softmax(X p_h)
 
-    k = 1 for two classes (the score of the second), else one score per class.
+    k = 1 for two classes (the score of the second), else one score per class. last (h,): which heads read the
+    last token (their prompts are 0); None: no head does.
     """
 
     prompts: Float
     head: Float
     intercept: Float
+    last: Bool | None = None
+
+    @property
+    def slopes(self) -> Float:
+        """What is added to the logits of each head from one token to the next (h,)."""
+        heads = self.prompts.shape[1]
+        return np.zeros(heads) if self.last is None else np.where(self.last, LATER, 0.0)
 
     def about(self, centre: Float) -> Weights:
         """The same for tokens from which a centre (d,) was subtracted, which changes no attention."""
         return self._replace(intercept=self.intercept + np.einsum("d,dhk->k", centre, self.head))
 
     def on(self, x: Float) -> tuple[Float, Float]:
-        """Logits (T, h) and token scores (T, h, k) of tokens (T, d)."""
+        """Logits (T, h) and token scores (T, h, k) of tokens (T, d). The place of the next token is 0."""
         d, h, k = self.head.shape
-        return x @ self.prompts, (x @ self.head.reshape(d, h * k)).reshape(-1, h, k)
+        logits = x @ self.prompts + np.multiply.outer(np.arange(-len(x), 0), self.slopes)
+        return logits, (x @ self.head.reshape(d, h * k)).reshape(-1, h, k)
 
 
 class ProbeOutput(NamedTuple):
@@ -54,14 +66,25 @@ class BlockOutput(NamedTuple):
     scores: Array
 
 
-def attend(backend: Backend, segments: SegmentSums, products: Array, intercept: Array, h: int) -> BlockOutput:
+def attend(
+    backend: Backend,
+    segments: SegmentSums,
+    products: Array,
+    intercept: Array,
+    h: int,
+    by_place: Array | None = None,
+) -> BlockOutput:
     """Attention and scores from the products (m, K·c) of a block. Pooled vectors are never formed.
 
     v · Σ a_t x_t = Σ a_t (v · x_t)
+
+    by_place (K, h, m): what the logits get by the places of the tokens.
     """
     xp, (K, k) = backend.xp, intercept.shape
     products = backend.widened(products.T).reshape(K, h * (1 + k), -1)
     logits, token_scores = products[:, :h], products[:, h:].reshape(K, h, k, -1)
+    if by_place is not None:
+        logits = logits + by_place
     relative = xp.exp(logits - segments.spread(segments.top(logits)))
     attention = relative / segments.spread(segments.total(relative))
     scores = segments.total((attention[:, :, None] * token_scores).sum(1)) + intercept[:, :, None]
@@ -113,14 +136,18 @@ def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tu
     backend = backend_of(store.rows)
     d, h, k = weights[0].head.shape
     joined = np.concatenate([np.hstack([w.prompts, w.head.reshape(d, h * k)]) for w in weights], 1)
-    intercepts = np.stack([w.about(centre).intercept for w in weights])
+    intercepts, slopes = np.stack([w.about(centre).intercept for w in weights]), [w.slopes for w in weights]
     attention, scores = [], []
     with backend.scope(), np.errstate(invalid="ignore", over="ignore"):
         matrix, middle = map(backend.operand, (joined, centre))
         intercept = backend.put(intercepts)
         for span in store.spans(backend.block):
             _, products = backend.products(store.read(span), middle, matrix)
-            output = attend(backend, backend.segments(store.lengths[span]), products, intercept, h)
+            lengths, by_place = store.lengths[span], None
+            if np.any(slopes):
+                places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths), lengths)
+                by_place = backend.put(np.multiply.outer(slopes, places))
+            output = attend(backend, backend.segments(lengths), products, intercept, h, by_place)
             attention.append(backend.numpy(output.attention))
             scores.append(backend.numpy(output.scores))
             if not np.isfinite(scores[-1]).all():
@@ -143,7 +170,8 @@ class StreamState(NamedTuple):
 
         top = max_t l_t,   total = Σ_t e^(l_t − top),   sums = Σ_t e^(l_t − top) (v · x_t)
 
-    seen: tokens so far; top, total (h,); sums (h, k).
+    seen: tokens so far; top, total (h,); sums (h, k). Logits of heads that read the last token are relative
+    to the place of the next token.
     """
 
     seen: int
@@ -168,8 +196,9 @@ def extend_stream(
     Reference: Milakov, Gimelshein 2018, "Online normalizer calculation for softmax".
     """
     logits, values = weights.on(tokens - centre)
-    top = np.maximum(state.top, logits.max(0))
-    rescaling, relative = np.exp(state.top - top), np.exp(logits - top)
+    before = state.top - len(tokens) * weights.slopes
+    top = np.maximum(before, logits.max(0))
+    rescaling, relative = np.exp(before - top), np.exp(logits - top)
     total = rescaling * state.total + relative.sum(0)
     sums = rescaling[:, None] * state.sums + np.einsum("th,thk->hk", relative, values)
     scores = (sums / total[:, None]).sum(0) + weights.about(centre).intercept

@@ -13,6 +13,7 @@ from scipy.linalg import block_diag
 from sklearn.utils import check_random_state
 
 from attsvm.numbers import Float
+from attsvm.numbers.stored.matrix import as_matrix
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights, log_loss, read_out
 from attsvm.probe.fitting.features import FeatureMap, Same, SideBySide, mapped, rbf
@@ -53,11 +54,13 @@ class KindResult(NamedTuple):
 class KindSearch:
     """Fits on features of every kind.
 
-    objective_on(tokens, splits); splits (folds, n): of the ridge path; member_splits: of the trained maps.
+    objective_on(tokens, splits): with the heads that were asked for; last_objective_on: with one head. splits
+    (folds, n): of the ridge path; member_splits: of the trained maps.
     members: at least so many trained maps.
     """
 
     objective_on: Callable[[TokenStore, Splits], Objective]
+    last_objective_on: Callable[[TokenStore, Splits], Objective]
     store: TokenStore
     splits: Splits
     member_splits: Splits
@@ -81,6 +84,20 @@ class KindSearch:
         features = rbf(self.store, self.on_tokens.standard)
         objective = self.objective_on(mapped(self.store, features), self.splits)
         return self._with_ridges("rbf", objective, features)
+
+    def last(self) -> KindResult:
+        """A linear head on the last token of every sequence."""
+        store = last_tokens(self.store)
+        objective = self.last_objective_on(store, self.splits)
+        result = self._with_ridges("last", objective, None)
+
+        def fit() -> FeatureProbe:
+            probe = result.fit()
+            of_one = probe.fitted.weights
+            weights = of_one._replace(prompts=np.zeros_like(of_one.prompts), last=np.ones(1, bool))
+            return probe._replace(fitted=probe.fitted._replace(weights=weights))
+
+        return result._replace(fit=fit)
 
     def _with_ridges(self, kind: str, objective: Objective, features: FeatureMap | None) -> KindResult:
         """The probe on fixed features, whose ridges the path chooses."""
@@ -112,8 +129,18 @@ class KindSearch:
         return KindResult(held_out, lambda: held_out_mean(self.member_splits, trained.scores), lambda: probe)
 
 
-KINDS = {"linear": KindSearch.linear, "relu": KindSearch.relu, "rbf": KindSearch.rbf}
+KINDS = {"linear": KindSearch.linear, "relu": KindSearch.relu, "rbf": KindSearch.rbf, "last": KindSearch.last}
 """The kinds of features, and the method that fits each."""
+
+COMPARED = ("linear", "relu", "rbf")
+"""Kinds that are compared where the data choose."""
+
+
+def last_tokens(store: TokenStore) -> TokenStore:
+    """The last token of every sequence, in memory."""
+    ends = TokenStore(store.rows, store.starts + store.lengths - 1, np.ones_like(store.lengths))
+    rows = as_matrix(ends.read(slice(0, len(ends))))
+    return TokenStore(rows, np.arange(len(ends)), ends.lengths)
 
 
 def best_mean(objective: Objective, results: dict[str, KindResult]) -> list[str]:
@@ -155,13 +182,25 @@ def _averaged(members: Sequence[FeatureProbe]) -> FeatureProbe:
     """The mean of the scores of several probes as one probe with the heads and features of all."""
     if len(members) == 1:
         return members[0]
+    by_map: dict[int, list[FeatureProbe]] = {}
+    for i, member in enumerate(members):  # probes on the tokens themselves share them
+        by_map.setdefault(-1 if member.map is None else i, []).append(member)
+    parts = list(by_map.values())
+    members = [member for part in parts for member in part]
     fits, count = [member.fitted for member in members], len(members)
-    prompts = block_diag(*(fit.weights.prompts for fit in fits))
+    heads_of = [[member.fitted.weights for member in part] for part in parts]
+    prompts = block_diag(*(np.concatenate([w.prompts for w in part], 1) for part in heads_of))
     k = len(fits[0].weights.intercept)
-    heads = [block_diag(*(fit.weights.head[:, :, j] for fit in fits)) / count for j in range(k)]
-    weights = Weights(prompts, np.stack(heads, 2), np.mean([fit.weights.intercept for fit in fits], axis=0))
+    heads = [
+        block_diag(*(np.concatenate([w.head[:, :, j] for w in part], 1) for part in heads_of)) / count
+        for j in range(k)
+    ]
+    intercept = np.mean([fit.weights.intercept for fit in fits], axis=0)
+    last = np.concatenate([fit.weights.slopes > 0 for fit in fits])
+    weights = Weights(prompts, np.stack(heads, 2), intercept, last)
     slope, steps = max(fit.slope for fit in fits), max(fit.steps for fit in fits)
     fitted = ProbeFit(weights, fits[0].choice, float(np.mean([fit.value for fit in fits])), steps, slope)
-    standard = Standard(*map(np.concatenate, zip(*(member.standard for member in members), strict=True)))
-    maps = [Same(np.zeros(len(m.standard.mean))) if m.map is None else m.map for m in members]
-    return FeatureProbe([kind for m in members for kind in m.kinds], fitted, standard, SideBySide(maps))
+    standard = Standard(*map(np.concatenate, zip(*(part[0].standard for part in parts), strict=True)))
+    maps = [Same(np.zeros(len(m.standard.mean))) if m.map is None else m.map for m, *_ in parts]
+    joined = SideBySide(maps) if len(maps) > 1 else None  # one part has several members: those on tokens
+    return FeatureProbe([kind for m in members for kind in m.kinds], fitted, standard, joined)

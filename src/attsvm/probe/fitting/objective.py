@@ -160,7 +160,7 @@ class Objective:
 
     def weights_for_tokens(self, point: Float) -> Weights:
         """A point (D,) as weights for tokens as they come: the standardisation is folded into the weights."""
-        prompts, head, intercept = self.weights_at(point)
+        prompts, head, intercept, _ = self.weights_at(point)
         mean, scale = self.standard
         return Weights(prompts / scale[:, None], head / scale[:, None, None], intercept).about(-mean)
 
