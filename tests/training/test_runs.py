@@ -106,7 +106,8 @@ def test_a_wrong_run_in_the_lanes_would_be_seen(problem):
         assert_close(together, run(problem[0], problem[1][::-1]))
 
 
-def test_blocks_of_steps_as_a_gpu_takes_them_are_the_same_steps(problem, monkeypatch):
+def test_blocks_of_steps_as_a_gpu_takes_them_are_the_same_steps(problem, monkeypatch, on_cpu):
+    """Runs last and one compiled loop over steps; a GPU takes its own kernel instead, tested elsewhere."""
     usual = run(*problem, steps=77)
     without_runs_last(monkeypatch, runs_last=True, cpu=False)
     assert_close(run(*problem, steps=77), usual)

@@ -177,8 +177,8 @@ def max_margin(
 
     Gradients of keys, queries, required and slack, by one backward pass; under jit, vmap and scan. The
     results have the type of the keys; the solver computes on the host in float64. Under jit an error of the
-    solver is a jax.errors.JaxRuntimeError with its message. The certificate covers W and its gap, not the
-    gradient.
+    solver is a jax.errors.JaxRuntimeError with its message; a GPU raises it where the result is read. The
+    certificate covers W and its gap, not the gradient.
     """
     norm = norm if norm is frobenius else as_norm(norm)
     check_options(unseparable, degenerate)
