@@ -1,5 +1,7 @@
 """Many probes over one read of the tokens."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -106,3 +108,36 @@ def test_a_table_is_sequences_of_one_token_as_for_a_probe():
     np.testing.assert_allclose(suite.decision_function(X[:, 0])[0][:, 0], alone.decision_function(X[:, 0]))
     with pytest.raises(ValueError, match="NaN"):
         ProbeSuite(**fixed).fit(np.full((60, 2), np.nan), y[:, None])
+
+
+NUMBERS = "Pass (n, concepts) with numbers from 0 to 1"
+
+
+@pytest.mark.parametrize(
+    ("Y", "said"),
+    [
+        (np.eye(2)[[0, 1] * 5][:, :1] * 2 - 1, f"Y has the entry -1. {NUMBERS}"),
+        (np.full((10, 1), np.nan), f"Y has the entry nan. {NUMBERS}"),
+        (np.array([["yes"], ["no"]] * 5), f"Y holds no numbers. {NUMBERS}"),
+        (np.arange(10) % 2, "Y[:, None] is one concept"),
+        (np.ones((10, 1)), "concept 0 is 1 in all 10 rows of Y. Leave it out"),
+        (np.eye(2)[[0, 1] * 4], "layer 6 has 10 sequences, Y has 8 rows"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_targets_of_a_suite_are_refused_by_what_is_wrong_with_them(Y, said):
+    sequences = list(np.random.default_rng(0).standard_normal((10, 3, 2)))
+    with pytest.raises(ValueError, match=re.escape(said)):
+        ProbeSuite().fit({6: sequences}, Y)
+
+
+def test_errors_about_sequences_name_their_layer():
+    X, Y = np.random.default_rng(0).standard_normal((10, 3, 2)), np.eye(2)[[0, 1] * 5]
+    suite, broken = ProbeSuite(head_ridge=1, prompt_ridge=1).fit({"a": X, "b": X}, Y), np.full_like(X, np.nan)
+    for use in (lambda layers: ProbeSuite().fit(layers, Y), suite.decision_function, suite.combined):
+        with pytest.raises(ValueError, match="layer 'b': sequence 0 has an entry"):
+            use({"a": X, "b": list(broken)})
+    with pytest.raises(ValueError, match="holds lists of sequences"):
+        ProbeSuite().fit([list(X), list(X)], Y)
+    with pytest.raises(ValueError, match="concept 0 has one class in Y"):
+        suite.auc({"a": X}, np.ones_like(Y))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -69,7 +70,11 @@ class ProbeSuite(BaseEstimator):
         if not len(self.names_) == len(set(self.names_)) == targets.shape[1]:
             problem = f"names is {self.names_} for {targets.shape[1]} concepts"
             raise ValueError(f"{problem}. Pass one per column of Y, all different.")
-        fits = {layer: self._fit_layer(tokens, targets, groups) for layer, tokens in layers.items()}
+        constant = (targets == targets[0]).all(0)
+        if constant.any():
+            name, value = self.names_[int(constant.argmax())], targets[0, constant][0]
+            raise ValueError(f"concept {name!r} is {value:g} in all {len(targets)} rows of Y. Leave it out.")
+        fits = {layer: self._fit_layer(layer, tokens, targets, groups) for layer, tokens in layers.items()}
         self.probes_ = {layer: fitted.probes for layer, fitted in fits.items()}
         self.layers_ = {
             name: _together({layer: fitted.held_out[q] for layer, fitted in fits.items()}, targets[:, q])
@@ -77,15 +82,17 @@ class ProbeSuite(BaseEstimator):
         }
         return self
 
-    def _fit_layer(self, X: Sequences, targets: Float, groups: ArrayLike | None) -> _LayerFit:
-        store, n = _store(X), len(targets)
+    def _fit_layer(self, layer: Name, X: Sequences, targets: Float, groups: ArrayLike | None) -> _LayerFit:
+        store, n = _store(layer, X), len(targets)
         if len(store) != n:
-            raise ValueError(f"X has {len(store)} sequences, Y has {n} rows.")
+            size = f"layer {layer!r} has {len(store)} sequences"
+            raise ValueError(f"{size}, Y has {n} rows. Pass a row per sequence.")
         settings = self.get_params()
         template = AttentionProbe(**settings)
         template._check_parameters()
         splits = folds(self.cv, np.zeros(n, int), groups, np.ones(n))
-        objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, splits, 1)
+        with _naming(layer):
+            objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, splits, 1)
         options = template._fit_options()
         choices = choose_ridges(objective, options)
         fits = fit_concepts(objective, options, choices)
@@ -110,11 +117,12 @@ class ProbeSuite(BaseEstimator):
         scores = {}
         for layer, tokens in _layers(X, self.probes_).items():
             probes = list(self.probes_[layer].values())
-            store = _store(tokens, probes[0]._fitted_on_sequences)
+            store = _store(layer, tokens, probes[0]._fitted_on_sequences)
             if store.width != (width := probes[0].n_features_in_):
                 raise ValueError(f"layer {layer!r} has tokens {store.width} wide, its probes read {width}.")
             weights = [probe._weights for probe in probes]
-            scores[layer] = read_out(store, weights, probes[0].mean_)[1][:, 0].T
+            with _naming(layer):
+                scores[layer] = read_out(store, weights, probes[0].mean_)[1][:, 0].T
         return scores
 
     def combined(self, X: Layers) -> Float:
@@ -141,6 +149,10 @@ class ProbeSuite(BaseEstimator):
         sizes = {(len(of), len(self.names_)) for of in scores.values()}
         if sizes != {targets.shape}:
             raise ValueError(f"Y has shape {targets.shape}. Pass a row per sequence, a column per concept.")
+        mixed = targets.any(0) & ~targets.all(0)
+        if not mixed.all():
+            name = self.names_[int(mixed.argmin())]
+            raise ValueError(f"concept {name!r} has one class in Y. Pass sequences of both.")
         rows = [[roc_auc_score(y, s) for y, s in zip(targets.T, of.T, strict=True)] for of in scores.values()]
         return AucTable(list(scores), self.names_, np.array(rows))
 
@@ -198,15 +210,32 @@ def _layers(X: Layers, fitted: Mapping[Name, object] | None = None) -> Mapping[N
     return layers
 
 
-def _store(X: Sequences, fitted_on_sequences: bool = False) -> TokenStore:
-    store = read_sequences(X)
-    if isinstance(store, TokenStore):
-        return store
-    return from_table(check_array(store, dtype=np.float64), fitted_on_sequences)
+def _store(layer: Name, X: Sequences, fitted_on_sequences: bool = False) -> TokenStore:
+    with _naming(layer):
+        store = read_sequences(X)
+        if isinstance(store, TokenStore):
+            return store
+        return from_table(check_array(store, dtype=np.float64), fitted_on_sequences)
+
+
+@contextmanager
+def _naming(layer: Name) -> Iterator[None]:
+    """Begin the message of an error about sequences with their layer."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"layer {layer!r}: {error}") from None
 
 
 def _targets(Y: ArrayLike) -> Float:
-    targets = np.asarray(Y, np.float64)
-    if targets.ndim != 2 or 0 in targets.shape or not ((targets >= 0) & (targets <= 1)).all():
-        raise ValueError(f"Y has shape {targets.shape}. Pass (n, concepts) with numbers from 0 to 1.")
+    remedy = "Pass (n, concepts) with numbers from 0 to 1"
+    try:
+        targets = np.asarray(Y, np.float64)
+    except (ValueError, TypeError):
+        raise ValueError(f"Y holds no numbers. {remedy}, such as labels == name.") from None
+    if targets.ndim != 2 or 0 in targets.shape:
+        raise ValueError(f"Y has shape {targets.shape}. {remedy}; Y[:, None] is one concept.")
+    outside = targets[~((targets >= 0) & (targets <= 1))]
+    if len(outside):
+        raise ValueError(f"Y has the entry {outside[0]:g}. {remedy}.")
     return targets

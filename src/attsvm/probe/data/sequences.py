@@ -83,6 +83,8 @@ def _check_form(X: Array) -> None:
         raise TypeError(f"X is {type(X).__name__}. Pass an array (n, T, d) or a list of arrays (T_i, d).")
     if getattr(X, "ndim", 0) > 3:
         raise ValueError(f"X has shape {tuple(X.shape)}. Pass (n, T, d), or a list of arrays (T_i, d).")
+    if isinstance(first, list | tuple) and first and _axes(first[0]) > 1:
+        raise ValueError("X holds lists of sequences. Pass one list; a ProbeSuite takes {layer: sequences}.")
     if hasattr(first, "toarray") and first is not X:
         raise TypeError("X holds sparse sequences. Pass dense arrays (T_i, d): [x.toarray() for x in X].")
 
