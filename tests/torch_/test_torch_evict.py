@@ -303,3 +303,17 @@ def test_the_bound_holds_at_every_size_and_for_a_single_key(size, dtype, shape):
     assert (~finite | (gone.change <= bound * (1 + ROUNDING))).all()
     assert s == 1 or (gone.change[finite] > 0.01 * size).any()
     assert s > 1 or not gone.change.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_what_all_values_share_moves_no_output_and_breaks_no_bound(dtype):
+    (query, key), value = cache(), values()
+    query, key = query.to(dtype), key.to(dtype)
+    equal = evict(key, 7, query, value=value[:, :, :1].expand_as(value).to(dtype))
+    assert not equal.change.any() and not equal.parts.any()
+    for share in (1e3, 1e9):
+        gone = evict(key, 7, query, value=(value + share).to(dtype))
+        bound = gone.parts.sum(2).repeat_interleave(2, 1)[..., None]
+        assert (gone.change <= bound).all()  # no tolerance: the parts count what sums lose
+    exact, shifted = (evict(key.double(), 7, query.double(), value=v) for v in (value, value + 1024.0))
+    assert torch.allclose(exact.change, shifted.change, rtol=1e-9) and exact.change.any()

@@ -171,12 +171,13 @@ def output_costs(
     logits, groups = _logits(query, key, mask, causal, scale, soft_cap), key.shape[1]
     _check_finite("value", value, mask)
     values = _real_values(logits, value)
+    centred = _centred(values)
     sizes = values.norm(dim=-1)[:, :, None]
     largest, costs = sizes + sizes.amax(-1, keepdim=True), values.new_zeros(key.shape[:3])
     with torch.no_grad():
         for queries in _query_blocks(logits):
             attention = _attention(logits.block(queries, slice(0, key.shape[2])), groups)
-            distance = torch.cdist(attention @ values, values, compute_mode=EXACT)
+            distance = torch.cdist(attention @ centred, centred, compute_mode=EXACT)
             others = 1 - attention
             sole = others < torch.finfo(others.dtype).eps ** 0.5  # the rest of the attention is rounding
             distance = torch.minimum(distance / others.masked_fill(sole, 1), largest)
@@ -271,7 +272,10 @@ def _eviction(logits: Logits, kept: Tensor, value: Tensor | None) -> Eviction:
 def _output_change(logits: Logits, reduced: Logits, stays: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """‖o − o'‖ of every query (batch, heads, t), and the largest part of every key (batch, groups, s)."""
     groups, keys = logits.key.shape[1], slice(0, logits.shape[3])
-    values = _real_values(logits, value)
+    values = _centred(_real_values(logits, value))
+    # What sums over the keys lose by rounding, so that the parts bound the computed change, too.
+    rounding = torch.finfo(values.dtype).eps * (logits.shape[3] + 8)
+    slack = 2 * rounding * values.norm(dim=-1).amax(-1)[..., None, None]
     parts = values.new_zeros(stays.shape)
     changes = [parts.new_zeros((*logits.shape[:2], 0))]
     for queries in _query_blocks(logits):
@@ -280,7 +284,7 @@ def _output_change(logits: Logits, reduced: Logits, stays: Tensor, value: Tensor
         # Not o − o': where little attention goes, the difference would cancel to rounding.
         moved = evicted @ values - evicted.sum(-1, keepdim=True) * output
         changes.append(moved.norm(dim=-1).reshape(*logits.shape[:2], -1))
-        part = evicted * torch.cdist(output, values, compute_mode=EXACT)
+        part = evicted * (torch.cdist(output, values, compute_mode=EXACT) + slack)
         parts = torch.maximum(parts, part.amax(2))
     return torch.cat(changes, 2), parts
 
@@ -294,6 +298,12 @@ def _real_values(logits: Logits, value: Tensor) -> Tensor:
     """The values in the type of the computation, 0 on padding, which may hold NaN."""
     values = value.detach().to(logits.wide)
     return values if logits.mask is None else values.masked_fill(~logits.mask[:, :, 0, :, None], 0)
+
+
+def _centred(values: Tensor) -> Tensor:
+    """The values (batch, groups, s, e) minus their median: what all share moves no output, and rounds."""
+    # Contiguous: torch's median along an expanded axis is wrong (2.13).
+    return values - values.contiguous().median(dim=2, keepdim=True).values
 
 
 # ---------------------------------------------------------------------- the convex hull of the keys
