@@ -317,3 +317,34 @@ def test_what_all_values_share_moves_no_output_and_breaks_no_bound(dtype):
         assert (gone.change <= bound).all()  # no tolerance: the parts count what sums lose
     exact, shifted = (evict(key.double(), 7, query.double(), value=v) for v in (value, value + 1024.0))
     assert torch.allclose(exact.change, shifted.change, rtol=1e-9) and exact.change.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mask": torch.zeros(2, 30)}, r"mask has shape \(2, 30\) and torch.float32. Pass booleans"),
+        ({"mask": torch.ones(2, 29, dtype=torch.bool)}, r"Pass booleans \(2, 30\)"),
+        ({"scale": float("nan")}, "scale is nan"),
+        ({"scale": 1e308}, "beyond the range"),
+        ({"value": "values"}, "value is a str. Pass a tensor"),
+    ],
+)
+def test_a_mask_that_adds_and_numbers_out_of_range_are_refused(options, said):
+    query, key = cache()
+    with pytest.raises((ValueError, TypeError), match=said):
+        evict(key * (1e10 if options.get("scale") == 1e308 else 1), 9, query, **options)
+    with pytest.raises(TypeError, match=r"key is a ndarray\. Pass a tensor"):
+        evict(key.numpy(), 9, query)
+    with pytest.raises(ValueError, match=r"value has shape \(2, 2, 29, 3\)"):
+        output_costs(query, key, values()[:, :, 1:])
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_the_change_of_values_whose_squares_leave_single_precision_is_theirs(size):
+    (query, key), value = cache(), values()
+    query, key, value = query.float(), key.float(), value.float()
+    gone, scaled = (evict(key, 9, query, value=v) for v in (value, size * value))
+    assert torch.allclose(scaled.change / size, gone.change, rtol=ROUNDING) and gone.change.any()
+    assert torch.allclose(scaled.parts / size, gone.parts, rtol=ROUNDING)
+    costs, larger = (output_costs(query, key, v) for v in (value, size * value))
+    assert torch.allclose(larger / size, costs, rtol=ROUNDING)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attsvm._support.validation import as_integer, is_integer
+from attsvm._support.validation import as_integer, is_finite, is_integer
 from attsvm.torch.logits import Logits
 from attsvm.torch.statistics import BLOCK, statistics_of
 
@@ -104,16 +104,15 @@ def evict(
     mask (batch, s): False on padding, which goes first.
     Reference for the ends: Garcia 2026, "Protection Is (Nearly) All You Need".
     """
-    if key.ndim != 4:
-        raise ValueError(f"key has shape {tuple(key.shape)}. Pass (batch, groups, s, d).")
+    _check_tensors(key=key, query=query, value=value)
+    if key.ndim != 4 or 0 in key.shape:
+        raise ValueError(f"key has shape {tuple(key.shape)}. Pass (batch, groups, s, d), none of them 0.")
     s = key.shape[2]
     budget, first, recent = map(as_integer, (budget, first, recent))
     protected = is_integer(first) and is_integer(recent) and min(first, recent) >= 0
     if not (is_integer(budget) and protected and 1 <= budget <= s and first + recent <= budget):
         counts = f"budget is {budget}, first {first} and recent {recent} of {s} keys"
         raise ValueError(f"{counts}. Pass a budget from 1 to {s}, and first and recent that fit into it.")
-    if value is not None and (value.ndim != 4 or value.shape[:3] != key.shape[:3]):
-        raise ValueError(f"value has shape {tuple(value.shape)}. Pass {(*key.shape[:3], 'e')}.")
     if scores is not None and scores.shape != key.shape[:3]:
         raise ValueError(
             f"scores have shape {tuple(scores.shape)}. Pass one per key, {tuple(key.shape[:3])}."
@@ -123,7 +122,7 @@ def evict(
     queries = key[:, :, :0] if query is None else query
     logits = _logits(queries, key, mask, causal, scale, soft_cap)
     if value is not None:
-        _check_finite("value", value, mask)
+        _check_value(value, key, mask)
     with torch.no_grad():
         if scores is None and query is not None:
             scores = _leads(logits)
@@ -169,8 +168,8 @@ def output_costs(
     attention costs what the values allow, ‖v_j‖ + max_i ‖v_i‖.
     """
     logits, groups = _logits(query, key, mask, causal, scale, soft_cap), key.shape[1]
-    _check_finite("value", value, mask)
-    values = _real_values(logits, value)
+    _check_value(value, key, mask)
+    values, unit = _scaled(_real_values(logits, value))
     centred = _centred(values)
     sizes = values.norm(dim=-1)[:, :, None]
     largest, costs = sizes + sizes.amax(-1, keepdim=True), values.new_zeros(key.shape[:3])
@@ -182,10 +181,23 @@ def output_costs(
             sole = others < torch.finfo(others.dtype).eps ** 0.5  # the rest of the attention is rounding
             distance = torch.minimum(distance / others.masked_fill(sole, 1), largest)
             costs += (attention * torch.where(sole, largest, distance)).sum(2)
-    return costs / max(1, query.shape[1] // groups * query.shape[2])
+    return unit * costs / max(1, query.shape[1] // groups * query.shape[2])
 
 
 # ---------------------------------------------------------------------- leads and costs
+
+
+def _check_tensors(**arrays: Tensor | None) -> None:
+    for name, x in arrays.items():
+        if not (x is None or isinstance(x, Tensor)):
+            raise TypeError(f"{name} is a {type(x).__name__}. Pass a tensor: torch.as_tensor({name}).")
+
+
+def _check_value(value: Tensor, key: Tensor, mask: Tensor | None) -> None:
+    _check_tensors(value=value)
+    if value.ndim != 4 or value.shape[:3] != key.shape[:3]:
+        raise ValueError(f"value has shape {tuple(value.shape)}. Pass {(*key.shape[:3], 'e')}.")
+    _check_finite("value", value, mask)
 
 
 def _check_finite(name: str, x: Tensor, mask: Tensor | None) -> None:
@@ -205,6 +217,12 @@ def _logits(
     query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float | None, soft_cap: float | None
 ) -> Logits:
     """The logits of finite queries and keys; the default scale is that of attention, 1/√d."""
+    _check_tensors(key=key, query=query, mask=mask)
+    if mask is not None and (mask.is_floating_point() or mask.shape != (key.shape[0], key.shape[2])):
+        received = f"mask has shape {tuple(mask.shape)} and {mask.dtype}"
+        raise ValueError(f"{received}. Pass booleans {(key.shape[0], key.shape[2])}, False on padding.")
+    if scale is not None and not is_finite(scale):
+        raise ValueError(f"scale is {scale!r}. Pass a number, or None for 1/√d.")
     _check_finite("key", key, mask)
     _check_finite("query", query, mask)
     real = None if mask is None else mask[:, None, None].bool()
@@ -258,6 +276,8 @@ def _eviction(logits: Logits, kept: Tensor, value: Tensor | None) -> Eviction:
     reduced_logits = replace(logits, mask=stays if logits.mask is None else stays & logits.mask)
     reduced = statistics_of(reduced_logits)
     lost = torch.where(full.where < 0, 0, full.largest - reduced.largest)
+    if bool(lost.isnan().any()):
+        raise ValueError(f"a logit is beyond the range of {lost.dtype}. Pass keys and queries in float64.")
     if value is None or not lost.shape[2]:
         change, parts = lost[:, :, :0], lost.new_zeros((*kept.shape[:2], 0))
     else:
@@ -272,7 +292,7 @@ def _eviction(logits: Logits, kept: Tensor, value: Tensor | None) -> Eviction:
 def _output_change(logits: Logits, reduced: Logits, stays: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """‖o − o'‖ of every query (batch, heads, t), and the largest part of every key (batch, groups, s)."""
     groups, keys = logits.key.shape[1], slice(0, logits.shape[3])
-    values = _centred(_real_values(logits, value))
+    values, unit = _scaled(_centred(_real_values(logits, value)))
     # What sums over the keys lose by rounding, so that the parts bound the computed change, too.
     rounding = torch.finfo(values.dtype).eps * (logits.shape[3] + 8)
     slack = 2 * rounding * values.norm(dim=-1).amax(-1)[..., None, None]
@@ -286,7 +306,7 @@ def _output_change(logits: Logits, reduced: Logits, stays: Tensor, value: Tensor
         changes.append(moved.norm(dim=-1).reshape(*logits.shape[:2], -1))
         part = evicted * (torch.cdist(output, values, compute_mode=EXACT) + slack)
         parts = torch.maximum(parts, part.amax(2))
-    return torch.cat(changes, 2), parts
+    return unit * torch.cat(changes, 2), unit * parts
 
 
 def _attention(logits: Tensor, groups: int) -> Tensor:
@@ -298,6 +318,12 @@ def _real_values(logits: Logits, value: Tensor) -> Tensor:
     """The values in the type of the computation, 0 on padding, which may hold NaN."""
     values = value.detach().to(logits.wide)
     return values if logits.mask is None else values.masked_fill(~logits.mask[:, :, 0, :, None], 0)
+
+
+def _scaled(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Values of at most one, and the largest: squares of values beyond 1e±19 leave single precision."""
+    unit = values.abs().amax() if values.numel() else values.new_zeros(())
+    return values / unit.masked_fill(unit == 0, 1), unit
 
 
 def _centred(values: Tensor) -> Tensor:
