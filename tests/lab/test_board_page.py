@@ -8,8 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lab" / "board.md").read_text(encoding="utf8")
-RECORD, OF_DECODER = (
-    json.loads((ROOT / "lab" / "records" / f"{name}.json").read_text()) for name in ("board", "board_stories")
+RECORD, *OF_DECODERS = (
+    json.loads((ROOT / "lab" / "records" / f"{name}.json").read_text())
+    for name in ("board", "board_smollm2", "board_smollm2_250", "board_stories")
 )
 MINILM = "The table", "Beside other trained probes", "Every set"
 
@@ -41,10 +42,21 @@ def test_every_row_of_the_page_is_printed_from_the_record(printed):
     assert rows <= printed(RECORD)
 
 
-def test_every_row_of_the_decoder_is_printed_from_its_record(printed):
-    rows = rows_on_the_page(("A decoder",))
-    assert len(rows) > 10
-    assert rows <= printed(OF_DECODER)
+def test_every_row_of_the_decoders_is_printed_from_their_records(printed):
+    rows, of_records = rows_on_the_page(("Decoders",)), [printed(record) for record in OF_DECODERS]
+    assert rows <= set.union(*of_records)
+    assert all(len(rows & lines) > 5 for lines in of_records)
+
+
+def test_every_row_of_long_contexts_is_printed_from_its_record(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "lab" / "benchmarks" / "practice"))
+    import board_long
+
+    record = json.loads((ROOT / "lab" / "records" / "board_long.json").read_text())
+    board_long.tables(record)
+    rows = rows_on_the_page(("Long contexts",))
+    assert len(rows) == 12
+    assert rows <= set(capsys.readouterr().out.splitlines())
 
 
 def test_a_changed_number_of_the_record_is_not_on_the_page(printed):

@@ -49,6 +49,7 @@ NAMES = {
     "auto": '`AttentionProbe(features="auto")`',
     "and last": '`AttentionProbe(features=["linear", "last"])`',
     "positive": "`AttentionProbe(positive=True)`",
+    "both": "mean of its score and the last token's",
     "mean": "mean pooling + logistic regression",
     "last": "last token + logistic regression",
     "max": "max pooling + logistic regression",
@@ -146,6 +147,9 @@ def record(states: Path, folder: Path, file: Path, of_first: int | None = None) 
                 for method in METHODS
                 if (path := score_file(folder, name, layer, method, of_first)).exists()
             }
+            if {"default", "last"} <= scores.keys():
+                (first, cpu), (second, more) = scores["default"], scores["last"]
+                scores["both"] = (first + second) / 2, cpu + more
             if scores:
                 rows[name] = [of_first or training, len(labels) - training, int(lengths.sum())]
             for method, (of_test, spent) in scores.items():
@@ -154,7 +158,7 @@ def record(states: Path, folder: Path, file: Path, of_first: int | None = None) 
     sets = [name for name in board if name in rows]
     tables: dict[str, dict[str, dict[str, list[float | None]]]] = {}
     for layer in sorted({layer for layer, _, _ in numbers}, key=int):
-        for method in METHODS:
+        for method in NAMES:
             columns = [numbers.get((layer, method, name), [None] * len(NUMBERS)) for name in sets]
             if any(of_set[0] is not None for of_set in columns):
                 by_key = {key: [of_set[i] for of_set in columns] for i, key in enumerate(NUMBERS)}

@@ -109,7 +109,7 @@ def largest_window(scores: peers.Scores, store: TokenStore) -> np.ndarray:
     return np.maximum.reduceat(of_windows, np.cumsum([0, *map(len, of_sequences[:-1])]))
 
 
-def measured(file: Path, method: str) -> list[dict[str, object]]:
+def measured(file: Path, method: str, group: str) -> list[dict[str, object]]:
     """A row for each way to fit and to judge a method on a set."""
     warnings.simplefilter("ignore")
     with np.load(file, allow_pickle=False) as data:
@@ -126,7 +126,8 @@ def measured(file: Path, method: str) -> list[dict[str, object]]:
             scores["largest window"] = largest_window(fitted, stores["context"])
         for judged_on, of_test in scores.items():
             of_test = of_test.astype(float)
-            row = {"set": file.stem, "method": method, "fitted on": training, "judged on": judged_on}
+            row = {"group": group, "set": file.stem, "method": method}
+            row |= {"fitted on": training, "judged on": judged_on}
             area = board.auc(board.places(of_test, truth), truth)
             rows.append(row | {"AUC": round(area, 4), "log loss": round(board.log_loss(of_test, truth), 4)})
     return rows
@@ -136,10 +137,11 @@ def measure(contexts: Path, file: Path, methods: list[str], processes: int) -> N
     """Add what the record does not hold yet."""
     content = json.loads(file.read_text()) if file.exists() else []
     there = {(row["set"], row["method"]) for row in content}
+    tuning = judged_sets("tuning")
     spawned = {"mp_context": get_context("spawn"), "initializer": board.compile_loops}
     with ProcessPoolExecutor(processes, **spawned) as pool:
         jobs = [
-            pool.submit(measured, path, method)
+            pool.submit(measured, path, method, "tuning" if path.stem in tuning else "drawn")
             for method in methods
             for path in sorted(contexts.glob("*.npz"))
             if (path.stem, method) not in there
@@ -150,29 +152,30 @@ def measure(contexts: Path, file: Path, methods: list[str], processes: int) -> N
             print(content[-1]["set"], content[-1]["method"], flush=True)
 
 
-def tables(content: list[dict], group: str) -> None:
+def tables(content: list[dict]) -> None:
     """Mean AUC over the sets of a group, and the difference from the default ± its standard error."""
-    sets = [name for name in judged_sets(group) if any(row["set"] == name for row in content)]
-    if not sets:
-        return
-    cases = [
-        (fit, test) for fit in ("training", "lengthened") for test in ("text", "context", "largest window")
-    ]
-    of = {(row["set"], row["method"], row["fitted on"], row["judged on"]): row["AUC"] for row in content}
-    heads = [f"{fit}, {test}" for fit, test in cases]
-    print(f"\n{len(sets)} sets, {group}\n\n| method | {' | '.join(heads)} |\n{'|---' * (len(heads) + 1)}|")
-    for method in METHODS:
-        cells = []
-        for case in cases:
-            values = np.array([of.get((name, method, *case), np.nan) for name in sets])
-            default = np.array([of.get((name, "default", *case), np.nan) for name in sets])
-            difference = values - default
-            error = difference.std(ddof=1) / len(sets) ** 0.5
-            shown = f"{values.mean():.3f}"
-            if method != "default":
-                shown += f" ({board.signed(difference.mean())} ± {error:.3f})"
-            cells.append("–" if np.isnan(values).any() else shown)
-        print(f"| {board.NAMES[method]} | {' | '.join(cells)} |")
+    tests = "text", "context", "largest window"
+    cases = [(fit, test) for fit in ("training", "lengthened") for test in tests]
+    auc = {(row["set"], row["method"], row["fitted on"], row["judged on"]): row["AUC"] for row in content}
+    groups = {(row["group"], row["set"]): None for row in content}
+    for group in dict.fromkeys(group for group, _ in groups):
+        sets = [name for of, name in groups if of == group]
+        heads = [f"{fit}, {test}" for fit, test in cases]
+        print(
+            f"\n{len(sets)} sets, {group}\n\n| method | {' | '.join(heads)} |\n{'|---' * (len(heads) + 1)}|"
+        )
+        for method in METHODS:
+            cells = []
+            for case in cases:
+                values = np.array([auc.get((name, method, *case), np.nan) for name in sets])
+                difference = values - np.array([auc[name, "default", *case] for name in sets])
+                error = difference.std(ddof=1) / len(sets) ** 0.5
+                shown = f"{values.mean():.3f}"
+                if method != "default":
+                    shown += f" ({board.signed(difference.mean())} ± {error:.3f})"
+                cells.append("–" if np.isnan(values).any() else shown)
+            if set(cells) != {"–"}:
+                print(f"| {board.NAMES[method]} | {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -190,9 +193,7 @@ def main() -> None:
     commands.add_parser("tables").add_argument("record", type=Path)
     options = parser.parse_args()
     if options.command == "tables":
-        content = json.loads(options.record.read_text())
-        for group in ("tuning", "drawn"):
-            tables(content, group)
+        tables(json.loads(options.record.read_text()))
     elif options.command == "measure":
         measure(options.contexts, options.out, options.methods, options.processes)
     else:
