@@ -1,4 +1,6 @@
-"""Where probes of the board break: shifted sets and long contexts. Few labels: board_labels.py.
+"""Where probes of the board break: shifted sets, and long contexts of joined states of an encoder.
+
+Contexts that a decoder reads: board_long.py. Few labels: board_labels.py.
 
 python lab/benchmarks/practice/board_shifts.py shifts STATES --out lab/records/board_shifts.json
 python lab/benchmarks/practice/board_shifts.py long STATES --sets 8
@@ -18,18 +20,15 @@ from pathlib import Path
 import board
 import board_states
 import numpy as np
-import probe_peers as peers
+from board_long import BENIGN, CONTEXT, largest_window
 from real_sets import error, places
 
-from attsvm.probe import TokenStore, surround
+from attsvm.probe import surround
 
 LAYER = 6
 SHIFTED = ["default", "mean", "last", "max", "positive"]
-CONTEXT, BENIGN = 2048, "57_wikidatais_alive"
-"""Length of a long context, and the set whose texts surround the text that is judged."""
-
-LENGTHENED, LONG_ROWS, WINDOW, STRIDE = 128, 80, 64, 32
-"""Length of lengthened training sequences, test rows of a long context, windows of a rolling score."""
+LENGTHENED, LONG_ROWS = 128, 80
+"""Length of lengthened training sequences, and test rows of a long context."""
 
 LONG, WINDOWED = ["default", "mean", "positive"], ["default", "mean"]
 
@@ -81,17 +80,6 @@ def shifts(states: Path) -> list[Row]:
 
 
 # ---------------------------------------------------------------------- long contexts
-
-
-def largest_window(scores: peers.Scores, store: TokenStore) -> np.ndarray:
-    """The largest score of windows of WINDOW tokens, STRIDE apart."""
-    windows, counts = [], []
-    for tokens in store:
-        starts = range(0, max(1, len(tokens) - WINDOW + STRIDE), STRIDE)
-        windows += [tokens[a : a + WINDOW] for a in starts]
-        counts.append(len(starts))
-    of_windows = scores(TokenStore.from_flat(np.concatenate(windows), np.cumsum([0, *map(len, windows)])))
-    return np.maximum.reduceat(of_windows, np.cumsum([0, *counts[:-1]]))
 
 
 def long(states: Path, count: int) -> list[Row]:
