@@ -81,7 +81,7 @@ def test_ends_that_are_no_share_and_a_missing_package_are_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "kvpress", None)
     with pytest.raises(ImportError, match="pip install kvpress"):
         eviction_press(0.5)
-    monkeypatch.undo()
-    pytest.importorskip("kvpress", reason="needs the package kvpress")
-    with pytest.raises(ValueError, match=r"ends is 0\.6"):
-        eviction_press(0.5, ends=0.6)
+    for wrong in ({"ends": 0.6}, {"ends": "a tenth"}, {"queries": 0}, {"queries": 2.5}):
+        (name,) = wrong
+        with pytest.raises(ValueError, match=f"{name} is {wrong[name]!r}"):
+            eviction_press(0.5, **wrong)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from attsvm._support.validation import is_finite, is_integer
 from attsvm.torch.evict import key_leads
 
 Ranking: TypeAlias = Callable[..., Tensor]
@@ -27,13 +28,15 @@ def eviction_press(
     A `ScorerPress`, which kvpress's wrappers take, such as `AdaKVPress(eviction_press(0.5))`. It reads the
     models that kvpress reads.
     """
+    if not (is_finite(ends) and 0 <= ends <= 0.5):
+        raise ValueError(f"ends is {ends!r}. Pass a share of the budget from 0 to 0.5.")
+    if not (is_integer(queries) and queries >= 1):
+        raise ValueError(f"queries is {queries!r}. Pass how many last queries rank the keys, 1 or more.")
     try:
         from kvpress import ScorerPress
         from kvpress.utils import compute_n_kept, get_prerope_query_states
     except ImportError as error:
         raise ImportError("eviction_press needs kvpress: pip install kvpress.") from error
-    if not 0 <= ends <= 0.5:
-        raise ValueError(f"ends is {ends}. Pass a share of the budget from 0 to 0.5.")
 
     class EvictionPress(ScorerPress):
         """The ranking's scores, with those of both ends above all others."""
