@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import ml_dtypes
@@ -136,6 +137,28 @@ def test_a_file_that_is_being_written_waits(tmp_path, probe):
         assert requests.is_locked(path)
         assert scored(tmp_path, probe, tmp_path / "log.jsonl") == []
     assert len(scored(tmp_path, probe, tmp_path / "log.jsonl")) == 1
+
+
+@pytest.mark.parametrize("of_folder", [False, True])
+def test_a_store_waits_for_a_file_that_is_being_written(tmp_path, of_folder):
+    """`generate` names the files before they are written; the lock is there by then."""
+    arrays = request(8, 3)
+    path = write(tmp_path, "a", arrays)
+    content = path.read_bytes()
+    if of_folder:
+        path.write_bytes(content[:90])
+    else:
+        os.remove(path)
+    with open(f"{path}.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def finish():
+            path.write_bytes(content)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        threading.Timer(0.1, finish).start()
+        store = TokenStore.open(tmp_path if of_folder else path, layer=1)
+    assert np.array_equal(store[0], arrays["hidden_states"][:, 1])
 
 
 def test_a_damaged_file_is_told_once_and_stops_nobody(tmp_path, probe, monkeypatch):

@@ -8,6 +8,7 @@ Reference: vLLM, features/speculative_decoding/extract_hidden_states, 2026.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from attsvm._support.validation import is_integer
@@ -55,14 +56,22 @@ def states_of(path: Path, layer: int | None, skip: int) -> Values:
 def is_locked(path: Path) -> bool:
     """Whether the server still writes this file: it holds the lock beside it."""
     try:
-        import fcntl
-    except ImportError:  # Windows, where vLLM does not run
-        return False
-    try:
-        with Path(f"{path}.lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (FileNotFoundError, PermissionError):  # without a lock, the length tells a half-written file
-        return False
+        _lock(path, blocking=False)
     except BlockingIOError:
         return True
     return False
+
+
+def wait_until_written(path: Path) -> None:
+    """Wait while the server holds the lock beside this file."""
+    _lock(path, blocking=True)
+
+
+def _lock(path: Path, blocking: bool) -> None:
+    """Take and release the lock beside a file, where there is one that may be read."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where vLLM does not run
+        return
+    with suppress(FileNotFoundError, PermissionError), Path(f"{path}.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH | (0 if blocking else fcntl.LOCK_NB))

@@ -51,7 +51,8 @@ class TokenStore:
         names, or of tokens.npy and offsets.npy; or one such file; a Zarr group of `tokens` and `offsets`; or
         one array (n, T, d), as in a .npy file or the `keys` of a file of `Tokens` without a mask.
         A folder of vLLM's files, `hidden_states` (T, layers, d) of one request each, in the order of their
-        names: layer is the position on the axis of layers, skip the number of first tokens to leave out.
+        names: layer is the position on the axis of layers, skip the number of first tokens to leave out. A
+        file that the server is writing, by the lock beside it, is waited for.
         `attsvm.probe.follow` scores such files as they arrive.
         """
         store = _opened(Path(path), layer, skip)
@@ -195,8 +196,10 @@ def _opened(path: Path, layer: int | None, skip: int) -> TokenStore:
     """Activations on disk; see `TokenStore.open`."""
     if not (is_integer(skip) and skip >= 0):
         raise ValueError(f"skip is {skip!r}. Pass how many first tokens to leave out, 0 or more.")
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    for file in files:
+        requests.wait_until_written(file)
     if _is_of_requests(path):
-        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
         return _of_requests(path, files, layer, skip)
     if layer is not None or skip:
         raise BadFile(f"{path}: layer and skip are for requests, files of hidden_states (T, layers, d).")
