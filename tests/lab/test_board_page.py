@@ -12,7 +12,7 @@ RECORD, *OF_DECODERS = (
     json.loads((ROOT / "lab" / "records" / f"{name}.json").read_text())
     for name in ("board", "board_smollm2", "board_smollm2_250", "board_stories")
 )
-MINILM = "The table", "Beside other trained probes", "Every set"
+MINILM = "The table", "Several kinds of features", "Every set"
 
 
 @pytest.fixture

@@ -2,11 +2,14 @@
 
 python lab/benchmarks/practice/board_long.py states smollm2.gguf CONTEXTS --sets tuning drawn     (with a GPU)
 python lab/benchmarks/practice/board_long.py measure CONTEXTS --out lab/records/board_long.json --processes 16
+python lab/benchmarks/practice/board_long.py joined STATES --out lab/records/board_long_joined.json
 python lab/benchmarks/practice/board_long.py tables lab/records/board_long.json
 
 A text is judged alone and among benign ones, at a place drawn by lot; the benign texts are those of
 57_wikidatais_alive, in training others than in the test. The decoder reads the whole context, so the states
 of the text know what stands before it. Probes are fitted on texts alone, or on texts within 256 tokens.
+`joined` has states of texts that MiniLM read alone (board_states.py), joined to sequences of these lengths,
+and a third way to fit: on every text alone and once more among others.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import board_states
 import numpy as np
 import probe_peers as peers
 
-from attsvm.probe import TokenStore
+from attsvm.probe import AttentionProbe, TokenStore, surround
 
 BENIGN = "57_wikidatais_alive"
 """The set whose texts surround the others; sets of the same texts are not judged."""
@@ -33,7 +36,7 @@ BENIGN = "57_wikidatais_alive"
 TOKENS, LENGTHENED, CONTEXT = 128, 256, 2048
 """Word pieces of a text at most, of a lengthened training sequence and of a long context at least."""
 
-TRAINING, TEST = 250, 100
+TRAINING, TEST, ENCODER_LAYER = 250, 100, 6
 WINDOW, STRIDE = 64, 32
 METHODS = ("default", "positive", "mean", "max", "probelab attention", "multimax", "rolling")
 WINDOWED = ("default", "mean")
@@ -128,8 +131,7 @@ def measured(file: Path, method: str, group: str) -> list[dict[str, object]]:
             of_test = of_test.astype(float)
             row = {"group": group, "set": file.stem, "method": method}
             row |= {"fitted on": training, "judged on": judged_on}
-            area = board.auc(board.places(of_test, truth), truth)
-            rows.append(row | {"AUC": round(area, 4), "log loss": round(board.log_loss(of_test, truth), 4)})
+            rows.append(row | numbers(of_test, truth))
     return rows
 
 
@@ -148,23 +150,54 @@ def measure(contexts: Path, file: Path, methods: list[str], processes: int) -> N
         ]
         for job in jobs:
             content += job.result()
-            file.write_text(json.dumps(content, separators=(",", ":")).replace("},{", "},\n{") + "\n")
+            write(content, file)
             print(content[-1]["set"], content[-1]["method"], flush=True)
+
+
+def joined(states: Path, file: Path) -> None:
+    """Rows of the default on states of an encoder; what the record has is not measured again."""
+    content = json.loads(file.read_text()) if file.exists() else []
+    there = {row["set"] for row in content}
+    pool = board_states.load(states, BENIGN, ENCODER_LAYER)
+    for group in ("tuning", "drawn"):
+        for name in (name for name in judged_sets(group) if name not in there):
+            seed = zlib.crc32(name.encode())
+            of_set = board_states.load(states, name, ENCODER_LAYER)
+            lengthened = surround(of_set.training, pool.training, LENGTHENED, seed=seed)
+            text, truth = of_set.test[:TEST], of_set.truth[:TEST]
+            judged = {"text": text, "context": surround(text, pool.test, CONTEXT, seed=seed)}
+            rows = np.arange(len(of_set.labels))
+            fits = {"training": (of_set.training, rows), "lengthened": (lengthened, rows)}
+            fits["both"] = [*of_set.training, *lengthened], np.tile(rows, 2)
+            for fitted_on, (training, row) in fits.items():
+                probe = AttentionProbe().fit(training, of_set.labels[row], groups=row)
+                for judged_on, store in judged.items():
+                    scores = probe.decision_function(store).astype(float)
+                    of_fit = {"fitted on": fitted_on, "judged on": judged_on} | numbers(scores, truth)
+                    content.append({"group": group, "set": name, "method": "default"} | of_fit)
+            write(content, file)
+            print(name, flush=True)
+
+
+def numbers(scores: np.ndarray, truth: np.ndarray) -> dict[str, object]:
+    area, loss = board.auc(board.places(scores, truth), truth), board.log_loss(scores, truth)
+    return {"AUC": round(area, 4), "log loss": round(loss, 4)}
+
+
+def write(content: list[dict], file: Path) -> None:
+    file.write_text(json.dumps(content, separators=(",", ":")).replace("},{", "},\n{") + "\n")
 
 
 def tables(content: list[dict]) -> None:
     """Mean AUC over the sets of a group, and the difference from the default ± its standard error."""
-    tests = "text", "context", "largest window"
-    cases = [(fit, test) for fit in ("training", "lengthened") for test in tests]
+    cases = list(dict.fromkeys((row["fitted on"], row["judged on"]) for row in content))
     auc = {(row["set"], row["method"], row["fitted on"], row["judged on"]): row["AUC"] for row in content}
     groups = {(row["group"], row["set"]): None for row in content}
     for group in dict.fromkeys(group for group, _ in groups):
         sets = [name for of, name in groups if of == group]
-        heads = [f"{fit}, {test}" for fit, test in cases]
-        print(
-            f"\n{len(sets)} sets, {group}\n\n| method | {' | '.join(heads)} |\n{'|---' * (len(heads) + 1)}|"
-        )
-        for method in METHODS:
+        heads = ["method", *(f"{fit}, {test}" for fit, test in cases)]
+        print(f"\n{len(sets)} sets, {group}\n\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+        for method in dict.fromkeys(row["method"] for row in content):
             cells = []
             for case in cases:
                 values = np.array([auc.get((name, method, *case), np.nan) for name in sets])
@@ -174,8 +207,14 @@ def tables(content: list[dict]) -> None:
                 if method != "default":
                     shown += f" ({board.signed(difference.mean())} ± {error:.3f})"
                 cells.append("–" if np.isnan(values).any() else shown)
-            if set(cells) != {"–"}:
-                print(f"| {board.NAMES[method]} | {' | '.join(cells)} |")
+            print(f"| {board.NAMES[method]} | {' | '.join(cells)} |")
+        for fit in dict.fromkeys(fit for fit, _ in cases if fit != "training"):
+            for test in ("text", "context"):
+                gains = [
+                    auc[name, "default", fit, test] - auc[name, "default", "training", test] for name in sets
+                ]
+                mean, error = np.mean(gains), np.std(gains, ddof=1) / len(sets) ** 0.5
+                print(f"default, {fit} minus training, {test}: {board.signed(mean)} ± {error:.3f}")
 
 
 def main() -> None:
@@ -190,10 +229,15 @@ def main() -> None:
     of_measure.add_argument("--out", type=Path, default=Path("lab/records/board_long.json"))
     of_measure.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     of_measure.add_argument("--processes", type=int, default=1)
+    of_joined = commands.add_parser("joined")
+    of_joined.add_argument("states", type=Path)
+    of_joined.add_argument("--out", type=Path, default=Path("lab/records/board_long_joined.json"))
     commands.add_parser("tables").add_argument("record", type=Path)
     options = parser.parse_args()
     if options.command == "tables":
         tables(json.loads(options.record.read_text()))
+    elif options.command == "joined":
+        joined(options.states, options.out)
     elif options.command == "measure":
         measure(options.contexts, options.out, options.methods, options.processes)
     else:
