@@ -12,9 +12,11 @@ from attsvm.probe.data.store import TokenStore
 def surround(X: Sequences, benign: Sequences, length: int, *, seed: int = 0) -> TokenStore:
     """Every sequence among benign ones, `length` tokens or more in all; labels stay as they are.
 
-        probe = AttentionProbe().fit(surround(train, benign, 256), labels)     # for long contexts
+        twice = [*train, *surround(train, benign, 256)]                        # for long contexts
+        probe.fit(twice, np.tile(labels, 2), groups=np.tile(np.arange(len(labels)), 2))
 
     A probe that is fitted on short texts gives the tokens of a long context weights that it never learned.
+    Fitted on both it keeps what it knows of the text alone.
     X, benign: inputs of `AttentionProbe` of one width. Benign sequences are drawn with replacement and stay
     whole; the place of the sequence among them is drawn, too. A sequence that is long enough is left alone.
     """
