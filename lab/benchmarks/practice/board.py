@@ -84,30 +84,43 @@ def score_file(folder: Path, name: str, layer: int, method: str, rows: int | Non
     return folder / f"{name}, layer {layer}, {method}{f', {rows} rows' if rows else ''}.npz"
 
 
+def split_folder(folder: Path, split: int) -> Path:
+    """Where the scores of a split lie: those of split 0, the table's, are the folder's own."""
+    return folder / f"split {split}" if split else folder
+
+
 def measure(options: argparse.Namespace, sets: list[str]) -> None:
-    """Every method on these sets, in so many processes."""
-    options.scores.mkdir(parents=True, exist_ok=True)
+    """Every method on every split of these sets, in so many processes."""
     spawned = {"mp_context": get_context("spawn"), "initializer": compile_loops}
     with ProcessPoolExecutor(options.processes, **spawned) as pool:
         jobs = []
-        for name in sets:
-            layers = options.layers or board_states.layers_of(options.states, name)
-            job = options.states, options.scores, name, layers, options.methods, options.rows
-            jobs.append(pool.submit(measured, *job))
+        for split in options.splits:
+            folder = split_folder(options.scores, split)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in sets:
+                layers = options.layers or board_states.layers_of(options.states, name)
+                job = options.states, folder, (name, split), layers, options.methods, options.rows
+                jobs.append(pool.submit(measured, *job))
         for job in jobs:
             job.result()
 
 
 def measured(
-    states: Path, folder: Path, name: str, layers: list[int], methods: list[str], rows: int | None
+    states: Path,
+    folder: Path,
+    board_split: tuple[str, int],
+    layers: list[int],
+    methods: list[str],
+    rows: int | None,
 ) -> None:
-    """Test scores and CPU seconds of every method on a set, one file each."""
+    """Test scores and CPU seconds of every method on a split of a set, one file each."""
     warnings.simplefilter("ignore")
+    name, split = board_split
     for layer in layers:  # several processes may share the work: a file that is there is left alone
         missing = [m for m in methods if not score_file(folder, name, layer, m, rows).exists()]
         if not missing:
             continue
-        board_set = board_states.load(states, name, layer)
+        board_set = board_states.load(states, name, layer, split)
         if rows and len(board_set.labels) < rows:
             return
         for method in missing:
@@ -342,6 +355,7 @@ def main() -> None:
     of_measure.add_argument("--sets", choices=["tuning", "others", "lot", "all"], default="all")
     of_measure.add_argument("--layers", type=int, nargs="+", help="all that have states, without")
     of_measure.add_argument("--processes", type=int, default=1)
+    of_measure.add_argument("--splits", type=int, nargs="+", default=[0], help="0 is that of the tables")
     of_measure.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS)[:5])
     of_record.add_argument("--out", type=Path, default=Path("lab/records/board.json"))
     commands.add_parser("tables").add_argument("record", type=Path)

@@ -193,12 +193,22 @@ def layers_of(states: Path, name: str) -> list[int]:
         return sorted(int(key.removeprefix("layer_")) for key in data.files if key.startswith("layer_"))
 
 
-def load(states: Path, name: str, layer: int) -> BoardSet:
-    """One layer of a set that `encode` wrote."""
+def load(states: Path, name: str, layer: int, split: int = 0) -> BoardSet:
+    """One layer of a set that `encode` wrote; splits other than 0 are of its rows in another order."""
     with np.load(states / f"{name}.npz", allow_pickle=False) as data:
         store = TokenStore.from_flat(data[f"layer_{layer}"], np.cumsum([0, *data["lengths"]]))
         labels, training = data["labels"], int(data["training"])
+    if split:
+        order = row_order(name, len(labels), split)
+        sequences, labels = store.split(), labels[order]
+        rows = np.concatenate([sequences[i] for i in order])
+        store = TokenStore.from_flat(rows, np.cumsum([0, *store.lengths[order]]))
     return BoardSet(store[:training], labels[:training], store[training:], labels[training:])
+
+
+def row_order(name: str, rows: int, split: int) -> np.ndarray:
+    """The rows of a set in the seeded order of a split."""
+    return np.random.default_rng([zlib.crc32(name.encode()), split]).permutation(rows)
 
 
 def main() -> None:
