@@ -25,8 +25,14 @@ from scipy.stats import t as student
 
 SPLITS, LAYERS = (0, 1, 2, 3, 4), (3, 6)
 MEASURED = ("default", "mean", "last")
-REFERENCES = {"mean": "mean pooling", "last": "the last token", "both": "¾ of itself + ¼ of the last token"}
-"""The last one is a mean of scores; its weights were chosen on the tuning sets."""
+REFERENCES = {"mean": "mean pooling", "last": "the last token"}
+MIXTURES = {
+    "quarter": ("its mean with the last token, weights ¾ and ¼", 0.25),
+    "half": ("its mean with the last token, weights ½ and ½", 0.5),
+}
+"""Means of the scores of the default and of the last token's logistic regression, which has this weight."""
+
+WORDS = REFERENCES | {name: words for name, (words, _) in MIXTURES.items()}
 
 
 class Differences(NamedTuple):
@@ -53,8 +59,7 @@ def record(states: Path, folder: Path, file: Path) -> None:
     board_sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
     sets = [name for name in board_sets if all(path.exists() for path in files(folder, name))]
     layers: dict[str, dict] = {
-        str(layer): {m: {"AUC": [], "gain": [], "error": []} for m in ("default", *REFERENCES)}
-        for layer in LAYERS
+        str(layer): {m: {"AUC": [], "gain": [], "error": []} for m in ("default", *WORDS)} for layer in LAYERS
     }
     rows = []
     for name in sets:
@@ -90,7 +95,8 @@ def numbers(
     order = board_states.row_order(name, len(labels), split) if split else np.arange(len(labels))
     truth, of_split, rounded = labels[order][training:], board.split_folder(folder, split), {}
     scores = {m: board.score_of_file(board.score_file(of_split, name, layer, m))[0] for m in MEASURED}
-    scores["both"] = 0.75 * scores["default"] + 0.25 * scores["last"]
+    for mixture, (_, weight) in MIXTURES.items():
+        scores[mixture] = (1 - weight) * scores["default"] + weight * scores["last"]
     ranked = {method: places(of_method, truth) for method, of_method in scores.items()}
     for method, of_rows in ranked.items():
         gain = ranked["default"] - of_rows
@@ -113,7 +119,7 @@ def tables(content: dict) -> None:
     heads = "layer", "the default minus", "AUC [95 %]", "beyond 2 errors", "four new splits", "corrected t"
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for layer in reversed(content["layers"]):
-        for method, words in REFERENCES.items():
+        for method, words in WORDS.items():
             of = differences(content, layer, method)
             gain = of.over(SPLITS)[0][untouched]
             low, high = board.interval(gain)
