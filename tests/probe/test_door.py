@@ -120,6 +120,7 @@ FORMS = [
     (np.zeros((0, 2, 3), np.float32), r"X is empty: shape \(0, 2, 3\)"),
     ([np.zeros((1, 4, 3)), np.zeros((1, 5, 3))], r"shape \(1, 4, 3\). Pass \(4, 3\): \[x\[0\] for x in X\]"),
     ([np.zeros((2, 4, 3)), np.ones((2, 4), bool)], r"as a tuple: \(array, mask\)"),
+    (tuple(np.zeros((6, 4, 3)) for _ in range(3)), "Pass one such array alone"),
     ([np.zeros((2, 3)), np.zeros(3)], r"sequence 1 has shape \(3,\). Pass \(T_i, 3\)"),
     ([np.zeros((2, 3)), None], r"sequence 1 has shape \(\)"),
     ((np.zeros((2, 4, 3), np.float32), np.ones((2, 5))), r"mask has shape \(2, 5\), X has n=2 and T=4"),

@@ -69,6 +69,31 @@ def test_a_layer_that_a_request_does_not_have_is_refused(tmp_path, options, reas
         TokenStore.open(tmp_path, **options)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=str)
+def test_a_folder_holds_no_file_open_and_a_file_that_changes_is_named(tmp_path, monkeypatch, dtype):
+    """A process may have a thousand files open, and a server writes more."""
+    from safetensors.numpy import save_file
+
+    all_states = [request(4, k, dtype) for k in range(40)]
+    for k, arrays in enumerate(all_states):
+        save_file(arrays, tmp_path / f"{k:02}.safetensors")
+    before = len(os.listdir("/proc/self/fd"))
+    in_memory = TokenStore.open(tmp_path, layer=2)
+    monkeypatch.setattr("attsvm.probe.data.store.COPY_LIMIT", 0)
+    store = TokenStore.open(tmp_path, layer=2)
+    expected = all_states[7]["hidden_states"][:, 2].astype(np.float32)
+    for opened in (in_memory, store):
+        assert np.array_equal(opened.numpy(slice(0, 40))[4 * 7 : 4 * 8], expected)
+        assert np.array_equal(opened[7], expected)
+    assert len(os.listdir("/proc/self/fd")) - before < 5
+    write(tmp_path, "07", request(9, 7))
+    with pytest.raises(ValueError, match=r"07\.safetensors could not be read: it changed"):
+        store[7]
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(BadFile, match="is empty"):
+        TokenStore.open(empty, layer=2)
+
+
 def test_layers_are_of_requests_alone(tmp_path):
     write(tmp_path, "shard", {"tokens": np.zeros((4, 2)), "offsets": np.array([0, 1, 4])})
     assert len(TokenStore.open(tmp_path)) == 2

@@ -11,9 +11,11 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from attsvm._support.validation import is_integer
 from attsvm.numbers import Values
-from attsvm.numbers.archives import Archive, BadFile, mapped
+from attsvm.numbers.archives import Archive, BadFile, Header, mapped
 from attsvm.numbers.files import archive_of, check_header, naming
 
 STATES = "hidden_states"
@@ -26,31 +28,63 @@ def holds_a_request(archive: Archive) -> bool:
 
 def hidden_states(path: Path) -> Values:
     """The states (T, layers, d) of a request, mapped and not read."""
-    with archive_of(path) as (file, archive):
+    return mapped(path, _header(path))
+
+
+def _header(path: Path) -> Header:
+    with archive_of(path) as (_, archive):
         if STATES not in archive.headers:
             raise BadFile(f"it holds {', '.join(sorted(archive.headers))}, not {STATES} (T, layers, d).")
         header = archive.headers[STATES]
         check_header(STATES, header)
         if len(header.shape) != 3 or header.place is None or 0 in header.shape:
             raise BadFile(f"{STATES} has shape {header.shape}. Expected (T, layers, d), none of them 0.")
-        return mapped(file, header)
+        if header.place + header.size > path.stat().st_size:
+            raise BadFile("the file ends before its arrays do. Write it again.")
+        return header
 
 
-def states_of(path: Path, layer: int | None, skip: int) -> Values:
-    """The states (T − skip, d) of one layer, mapped and not read.
+class LayerOfRequest:
+    """The states (T − skip, d) of one layer of a file, which is open only while rows are read.
+
+    A memory map holds its file open, and a process may hold about a thousand.
 
     layer: position on the file's axis of layers; None where there is only one. skip: first tokens left out.
     """
-    states = hidden_states(path)
-    T, layers, _ = states.shape
-    with naming(path):
-        if layer is None and layers > 1:
-            raise BadFile(f"{STATES} has {layers} layers. Pass layer=, a position from 0 to {layers - 1}.")
-        if layer is not None and not (is_integer(layer) and 0 <= layer < layers):
-            raise BadFile(f"there is no layer {layer!r} among {layers}. Positions go from 0 to {layers - 1}.")
-        if skip >= T:
-            raise BadFile(f"a request of {T} tokens has none after the first {skip}. Pass a smaller skip.")
-    return states[skip:, layer or 0]
+
+    def __init__(self, path: Path, layer: int | None, skip: int) -> None:
+        self.path, self.header, self.skip = path, _header(path), skip
+        T, layers, width = self.header.shape
+        with naming(path):
+            if layer is None and layers > 1:
+                raise BadFile(
+                    f"{STATES} has {layers} layers. Pass layer=, a position from 0 to {layers - 1}."
+                )
+            if layer is not None and not (is_integer(layer) and 0 <= layer < layers):
+                problem = f"there is no layer {layer!r} among {layers}"
+                raise BadFile(f"{problem}. Positions go from 0 to {layers - 1}.")
+            if skip >= T:
+                raise BadFile(
+                    f"a request of {T} tokens has none after the first {skip}. Pass a smaller skip."
+                )
+        self.layer, self.shape = layer or 0, (T - skip, width)
+        self.dtype = mapped(path, self.header).dtype
+        self.stamp = self._stamp()
+
+    def _stamp(self) -> tuple[int, int]:
+        status = self.path.stat()
+        return status.st_mtime_ns, status.st_size
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Values:
+        if self._stamp() != self.stamp:
+            raise BadFile("it changed after it was opened")
+        return np.array(mapped(self.path, self.header)[self.skip :, self.layer][rows])
+
+    def __repr__(self) -> str:
+        return str(self.path)
 
 
 def is_locked(path: Path) -> bool:

@@ -146,6 +146,8 @@ def _column(table: Array) -> Array:
 
 def _of_polars(X: Array) -> Array:
     """A column of Polars whose cells are lists or arrays as a list of arrays; other tables as they are."""
+    if hasattr(X, "collect"):
+        raise TypeError("X is a LazyFrame of Polars, which holds no numbers yet. Pass X.collect().")
     columns = X.get_columns() if hasattr(X, "get_columns") else [X]
     nested = [column for column in columns if column.dtype.is_nested()]
     if not nested:
@@ -205,6 +207,8 @@ def _of_list(X: Sequence[Array]) -> TokenStore:
                 remedy = "Pass an array and its mask as a tuple: (array, mask)"
             elif array.ndim == 3 and len(array) == 1:
                 remedy = f"Pass {shape[1:]}: [x[0] for x in X]"
+            elif array.ndim == 3:
+                remedy = "Pass one such array alone, or all as a mapping {layer: array} to a ProbeSuite"
             raise ValueError(f"sequence {i} has shape {shape}. {remedy}.")
     lengths = np.array([len(array) for array in arrays])
     return TokenStore(stacked(arrays), np.cumsum(lengths) - lengths, lengths)

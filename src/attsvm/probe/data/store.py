@@ -16,6 +16,7 @@ from attsvm._support.validation import is_integer
 from attsvm.numbers import Array, Bool, Index, Values
 from attsvm.numbers.archives import Archive, BadFile
 from attsvm.numbers.files import archive_of, check_header, check_size, damage, memory, naming, take
+from attsvm.numbers.stored import COPY_LIMIT
 from attsvm.numbers.stored.matrix import Matrix, Shards, as_matrix
 from attsvm.probe.data import requests
 
@@ -52,7 +53,8 @@ class TokenStore:
         one array (n, T, d), as in a .npy file or the `keys` of a file of `Tokens` without a mask.
         A folder of vLLM's files, `hidden_states` (T, layers, d) of one request each, in the order of their
         names: layer is the position on the axis of layers, skip the number of first tokens to leave out. A
-        file that the server is writing, by the lock beside it, is waited for.
+        file that the server is writing, by the lock beside it, is waited for. Up to 8 million numbers are
+        read at once.
         `attsvm.probe.follow` scores such files as they arrive.
         """
         store = _opened(Path(path), layer, skip)
@@ -201,6 +203,8 @@ def _opened(path: Path, layer: int | None, skip: int) -> TokenStore:
         requests.wait_until_written(file)
     if _is_of_requests(path):
         return _of_requests(path, files, layer, skip)
+    if path.is_dir() and not any(path.iterdir()):
+        raise BadFile(f"{path} is empty. Pass a folder of shards, or of a server's requests.")
     if layer is not None or skip:
         raise BadFile(f"{path}: layer and skip are for requests, files of hidden_states (T, layers, d).")
     if not path.is_dir():
@@ -235,10 +239,14 @@ def _is_of_requests(path: Path) -> bool:
 
 def _of_requests(path: Path, files: Sequence[Path], layer: int | None, skip: int) -> TokenStore:
     """The states of one layer of many requests, in the order of their files."""
-    states = [requests.states_of(file, layer, skip) for file in files]
-    lengths = np.array([len(x) for x in states], np.intp)
+    layers = [requests.LayerOfRequest(file, layer, skip) for file in files]
+    lengths = np.array([len(x) for x in layers], np.intp)
     with naming(path):
-        return TokenStore(Shards(states), np.cumsum(lengths) - lengths, lengths)
+        rows: Matrix = Shards(layers)
+        if rows.shape[0] * rows.shape[1] <= COPY_LIMIT:
+            # Opening many small files again in every pass costs more than their memory.
+            rows = Matrix(np.concatenate([x[:] for x in layers]))
+        return TokenStore(rows, np.cumsum(lengths) - lengths, lengths)
 
 
 def _zarr(path: Path) -> TokenStore:
