@@ -73,3 +73,15 @@ def test_without_a_hub_a_cached_model_is_read_and_one_without_weights_is_not(hub
     (place / "snapshots" / "0" / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="no whole model of this name"):
         load(NAME, Letters())
+
+
+def test_bars_of_a_gguf_file_are_drawn_on_a_terminal_only(capsys):
+    """transformers draws this bar by itself; it would fill the log of a job with a hundred lines."""
+    transformers = pytest.importorskip("transformers")
+    gguf = pytest.importorskip("transformers.modeling_gguf_pytorch_utils")
+    with model._no_progress_bars_in_files(transformers):
+        list(gguf.tqdm(range(3), desc="inside"))
+    list(gguf.tqdm(range(3), desc="outside"))
+    drawn = capsys.readouterr().err
+    assert "inside" not in drawn
+    assert "outside" in drawn

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from ssl import SSLError
 from typing import Any
@@ -231,13 +233,19 @@ def _no_progress_bars_in_files(transformers: Any) -> Iterator[None]:
     """Inside, transformers draws progress bars on a terminal only."""
     bars = transformers.utils.logging
     hidden = bars.is_progress_bar_enabled() and not sys.stderr.isatty()
+    gguf = import_module("transformers.modeling_gguf_pytorch_utils")
+    of_gguf = getattr(gguf, "tqdm", None)  # a bar that the switch does not reach
     if hidden:
         bars.disable_progress_bar()
+        if of_gguf is not None:
+            gguf.tqdm = partial(of_gguf, disable=True)
     try:
         yield
     finally:
         if hidden:
             bars.enable_progress_bar()
+            if of_gguf is not None:
+                gguf.tqdm = of_gguf
 
 
 def _transformers() -> Any:
