@@ -233,7 +233,7 @@ def _no_progress_bars_in_files(transformers: Any) -> Iterator[None]:
     """Inside, transformers draws progress bars on a terminal only."""
     bars = transformers.utils.logging
     hidden = bars.is_progress_bar_enabled() and not sys.stderr.isatty()
-    gguf = import_module("transformers.modeling_gguf_pytorch_utils")
+    gguf: Any = import_module("transformers.modeling_gguf_pytorch_utils")
     of_gguf = getattr(gguf, "tqdm", None)  # a bar that the switch does not reach
     if hidden:
         bars.disable_progress_bar()
