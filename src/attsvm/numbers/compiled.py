@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit, types
+from numba.core.options import DefaultOptions
 from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 
@@ -19,6 +20,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 REORDERED = frozenset({"reassoc", "contract", "nsz"})
 """Sums may be reordered so that they vectorise; infinities keep their meaning."""
+
+
+_COUNTING = hasattr(DefaultOptions, "_nrt")
+BORROWED: dict[str, Any] = {"_nrt": False} if _COUNTING else {}
+COUNTED: dict[str, Any] = {"_nrt": True} if _COUNTING else {}
+"""Whether references to arrays are counted. Arguments outlive the call, so they need not be. Counting two
+dozen arrays in every call of an inner function takes longer than some of these functions do."""
 
 
 def _compiler(fastmath: frozenset[str] = REORDERED, **options: Any) -> Callable[[Function], Function]:
@@ -29,17 +37,21 @@ def _compiler(fastmath: frozenset[str] = REORDERED, **options: Any) -> Callable[
     return cast(Callable[[Function], Function], make)
 
 
-compiled = _compiler(cache=True)
+compiled = _compiler(cache=True, **BORROWED)
 """For functions that Python calls."""
 
-inner = _compiler(no_cpython_wrapper=True)
+inner = _compiler(no_cpython_wrapper=True, **BORROWED)
 """For functions that only compiled functions call: no entry from Python, no file of their own."""
 
-exactly = _compiler(frozenset(), cache=True)
+exactly = _compiler(frozenset(), cache=True, **BORROWED)
 """For functions that Python calls and that rely on the rounding of every single operation."""
 
-exactly_inner = _compiler(frozenset(), no_cpython_wrapper=True)
+exactly_inner = _compiler(frozenset(), no_cpython_wrapper=True, **BORROWED)
 """The same for functions that only compiled functions call."""
+
+with_blas = _compiler(cache=True, **COUNTED)
+inner_with_blas = _compiler(no_cpython_wrapper=True, **COUNTED)
+"""The same as `compiled` and `inner` for functions that call np.dot, which counts its arrays."""
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

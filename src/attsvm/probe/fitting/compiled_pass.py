@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.numbers import Array, Float, Index
-from attsvm.numbers.compiled import BRAIN, HALF, compiled, exponential, inner, log_one_plus, single
+from attsvm.numbers.compiled import BRAIN, HALF, exponential, inner, log_one_plus, single, with_blas
 from attsvm.probe.data.backends import Host
 from attsvm.probe.fitting.objective import BlockSums, ProbeBatch
 
@@ -70,7 +70,7 @@ def _run(batch: ProbeBatch, span: slice, sums: tuple[Array, ...]) -> None:
     )
 
 
-@compiled
+@with_blas
 def attending_pass(raw, shift, places, weights, data, index, memory, sums):  # type: ignore[no-untyped-def]
     """Losses of K probes on b sequences and their gradients, added to `sums`.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.numbers.compiled import compiled, inner
+from attsvm.numbers.compiled import compiled, inner, with_blas
 from attsvm.program.bounds import relative_gap
 from attsvm.program.interior_engine import FLOOR
 
@@ -184,7 +184,7 @@ def combine(delta, queries, edges, line, multipliers, out):  # type: ignore[no-u
                 out[a * e + b] += line[a] * queries[g, b]
 
 
-@compiled
+@with_blas
 def gram(delta, queries, edges, V, column, diagonal, turned, between, scaled, out):  # type: ignore[no-untyped-def]
     """The upper triangle of  A diag(V) Aᵀ + a aᵀ + diag(θ):  V (d e,), a and θ (k,) → out (k, k).
 

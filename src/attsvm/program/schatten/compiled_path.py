@@ -15,7 +15,7 @@ import numpy as np
 
 from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float
-from attsvm.numbers.compiled import compiled, inner
+from attsvm.numbers.compiled import compiled, inner, inner_with_blas
 from attsvm.program.bounds import relative_gap
 from attsvm.program.rows import Rows
 
@@ -238,7 +238,7 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
     return gap
 
 
-@inner
+@inner_with_blas
 def _newton_matrix(maps, X, U, l, x, room):  # type: ignore[no-untyped-def]
     """H_ij = ⟨B_i, X B_j U⟩ + Σ x/l both_i both_j  for  B = [[0, left rightᵀ], [·, 0]]."""
     left, right, both = maps[:3]
@@ -269,7 +269,7 @@ def _newton_matrix(maps, X, U, l, x, room):  # type: ignore[no-untyped-def]
         H[i, i] += RIDGE * np.sqrt(top * H[i, i])
 
 
-@inner
+@inner_with_blas
 def _direction(maps, point, target, room):  # type: ignore[no-untyped-def]
     """The step with  S X → target · I − dX dS  and  l x → target − dl dx, from the one before.
 
