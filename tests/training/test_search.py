@@ -143,7 +143,7 @@ def prompts():
 
 def smallest_in_the_plane(tokens, v, radius):
     """The smallest loss over a grid of directions and lengths in the disc."""
-    angle, length = np.linspace(0, 2 * np.pi, 1440, endpoint=False), radius * np.linspace(0, 1, 40)
+    angle, length = np.linspace(0, 2 * np.pi, 720, endpoint=False), radius * np.linspace(0, 1, 40)
     points = length[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], -1)
     return loss_and_slope(tokens, v, points.reshape(-1, 2, 1))[0].min()
 
