@@ -199,3 +199,11 @@ def test_weights_of_classes_are_kept_with_their_names(X, y, tmp_path, weights):
     back = AttentionProbe.load(probe.save(tmp_path / "probe"))
     assert back.class_weight == weights
     assert np.array_equal(back.fit(X, labels).coef_, probe.coef_)
+
+
+def test_a_probe_that_is_not_there_names_what_makes_one(tmp_path):
+    from attsvm.probe import AttentionProbe
+
+    for name, reason in (("none.safetensors", "does not exist"), ("", "is a folder")):
+        with pytest.raises(FileNotFoundError, match=rf"{reason}\. Pass a file that probe\.save"):
+            AttentionProbe.load(tmp_path / name)
