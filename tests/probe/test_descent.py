@@ -6,10 +6,12 @@ import pytest
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
 
 from attsvm.numbers.stored.matrix import Matrix
 from attsvm.probe import AttentionProbe
 from attsvm.probe.data.backends import Host
+from attsvm.probe.fitting import fits
 from attsvm.probe.fitting.descent import RIVAL_PASSES, minimise
 from attsvm.probe.fitting.objective import Evaluation
 from tests.probe.cases import everywhere
@@ -65,3 +67,24 @@ def test_a_rival_goes_on_if_it_is_ahead_and_alone_if_it_is_far_ahead(level, goes
     assert np.flatnonzero(found.steps > RIVAL_PASSES).tolist() == goes_on
     assert (both.steps > RIVAL_PASSES).all()
     np.testing.assert_array_equal(found.value[goes_on], both.value[goes_on])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize(("prompt_ridge", "head_ridge"), [(1e4, 0.03), (1e8, 0.03), (1e8, 1e5), (0.1, 1e8)])
+def test_any_ridge_ends_at_the_optimum(prompt_ridge, head_ridge, dtype, monkeypatch):
+    """What strong ridges leave, mean pooling or the intercept, is fitted as scikit-learn fits it."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((120, 6, 30)).astype(dtype)
+    y = (X.mean(1, dtype=float)[:, 0] + 0.3 * rng.standard_normal(120) > 0).astype(int)
+    flat = X.astype(float).reshape(-1, 30)
+    pooled = ((X.astype(float) - flat.mean(0)) / flat.std(0)).mean(1)
+    oracle = LogisticRegression(C=1 / (head_ridge * len(y)), tol=1e-10, max_iter=10_000).fit(pooled, y)
+
+    def error():
+        probe = AttentionProbe(head_ridge=head_ridge, prompt_ridge=prompt_ridge).fit(X, y)
+        return np.abs(probe.decision_function(X) - oracle.decision_function(pooled)).max()
+
+    assert error() < 0.01
+    if (prompt_ridge, head_ridge) == (1e8, 0.03):
+        monkeypatch.setattr(fits, "_metric", lambda *given: None)
+        assert error() > 0.1

@@ -136,6 +136,7 @@ def minimise(
     steps: int,
     tolerance: float,
     rivals: Sequence[tuple[int, int]] = (),
+    metric: Array | None = None,
 ) -> SearchState:
     """Minimise K functions from points (K, D), until every partial derivative is below the tolerance.
 
@@ -143,10 +144,11 @@ def minimise(
     differences between the steps along its direction.
     rivals: pairs (first, second) of starts of one function. After a few passes the second goes on only if it
     is ahead, and the first is given up if it is far behind. The value of a start given up is infinite.
+    metric: as of `LineSearches`.
     """
     given_up = list[int]()
     first = evaluate(points, np.arange(len(points)))
-    search = LineSearches(backend, points, first, Stop(steps, tolerance))
+    search = LineSearches(backend, points, first, Stop(steps, tolerance), metric=metric)
     with ProgressLine() as line:
         while not search.finished:
             search.advance(evaluate(search.trial(), search.active))
@@ -175,7 +177,8 @@ class StepTest(NamedTuple):
 class LineSearches:
     """K line searches side by side: evaluate the active functions at `trial()`, then call `advance`.
 
-    evaluation: at the points (K, D); pairs: of an earlier search.
+    evaluation: at the points (K, D); pairs: of an earlier search. metric (K, D): a diagonal, up to a factor
+    the inverse of the curvature before any step has shown it; None: ones.
     held_out (K,): the latest held-out loss of all functions. All other state is of the active functions only.
     """
 
@@ -186,7 +189,9 @@ class LineSearches:
         evaluation: Evaluation,
         stop: Stop,
         pairs: Pairs = (),
+        metric: Array | None = None,
     ) -> None:
+        self.metric = metric
         self.backend, self.stop, self.passes, K = backend, stop, 1, len(points)
         eps = float(np.finfo(np.float32 if "32" in str(backend.dtype) else np.float64).eps)
         self.noise = max(16 * eps, 1e-12)  # relative error of a value: its products are in this precision
@@ -196,7 +201,8 @@ class LineSearches:
             lowest_slope=slope.copy(), stale=none, curvature_pass=np.full(K, -CURVATURE_PASSES),
             directional=np.zeros(K), step=np.ones(K), low=np.zeros(K), high=np.full(K, np.inf), trials=none,
         )  # fmt: skip
-        self.vectors = Vectors(points, evaluation.gradient, -evaluation.gradient)
+        downhill = -self._in_metric(evaluation.gradient)
+        self.vectors = Vectors(points, evaluation.gradient, downhill)
         self.pairs, self.retired = pairs, list[SearchState]()
         self.held_out = evaluation.held_out.copy()
         self.curvature: list[Array] = [None] * K  # factors of the matrices that were computed
@@ -311,11 +317,12 @@ class LineSearches:
             return
         n, v, (direction, has_pair) = self.scalars, self.vectors, self._two_loops()
         directional = self._dot(direction, v.gradient)
-        size = np.sqrt(self._dot(v.gradient, v.gradient))
+        steepest = -self._in_metric(v.gradient)
+        size = np.sqrt(-self._dot(v.gradient, steepest))
         uphill = ~(directional < 0)
         if uphill.any():
             has_pair = has_pair & ~uphill
-            direction = self.backend.xp.where(self.backend.put(uphill)[:, None], -v.gradient, direction)
+            direction = self.backend.xp.where(self.backend.put(uphill)[:, None], steepest, direction)
             directional = np.where(uphill, -(size**2), directional)
         first = np.where(has_pair, 1.0, np.minimum(1.0, 1 / np.maximum(size, 1e-300)))
         turned = self.backend.xp.where(self.backend.put(accepted)[:, None], direction, v.direction)
@@ -335,13 +342,16 @@ class LineSearches:
         for s, y, inner in reversed(self.pairs):
             latest = ~has_pair & (inner > 0)
             if latest.any():
-                scale = np.where(latest, inner / np.where(latest, self._dot(y, y), 1.0), scale)
+                size = self._dot(y, self._in_metric(y))
+                scale = np.where(latest, inner / np.where(latest, size, 1.0), scale)
                 has_pair = has_pair | latest
             inverse = np.divide(1.0, inner, out=np.zeros_like(inner), where=inner > 0)
             alpha = inverse * self._dot(s, q)
             q = q - self._times(alpha, y)
             used.append((s, y, inverse, alpha))
         exact = self._has_curvature
+        if self.metric is not None:
+            q = self.backend.xp.where(self.backend.put(exact)[:, None], q, self._in_metric(q))
         q, has_pair = self._times(np.where(exact, 1.0, scale), q), has_pair | exact
         if exact.any():
             q = newton_steps(self.curvature, q)
@@ -350,6 +360,9 @@ class LineSearches:
         return q, has_pair
 
     # ------------------------------------------------------------------ vectors
+
+    def _in_metric(self, a: Array) -> Array:
+        return a if self.metric is None else self.metric * a
 
     def _dot(self, a: Array, b: Array) -> Float:
         return self.backend.numpy((a * b).sum(1))
@@ -370,6 +383,7 @@ class LineSearches:
         self.retired.append(self._state.take(self.backend, np.flatnonzero(finished)))
         self.scalars, self.vectors, self.pairs = self._state.take(self.backend, active)
         self.curvature = [self.curvature[i] for i in active.tolist()]
+        self.metric = None if self.metric is None else self.metric[self.backend.put(active)]
 
     def result(self) -> SearchState:
         """The state of all functions."""

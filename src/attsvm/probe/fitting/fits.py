@@ -54,6 +54,9 @@ EARLIEST_DROP = 4
 DEFAULT = (0.1, 1.0)
 """Head and prompt ridge if there are too few sequences to choose."""
 
+STRONG = 1000.0
+"""A ridge above this is told to the descent."""
+
 WEAK = 0.1
 """Probes whose ridges are at most this also start from the tokens of largest norm: descent from mean pooling
 misses one informative token among very many. With stronger ridges both starts end at mean pooling."""
@@ -153,6 +156,7 @@ def fit_concepts(objective: Objective, options: FitOptions, choices: Sequence[Ri
             steps=options.steps,
             tolerance=options.tolerance,
             rivals=[(int(q), len(concepts) + number) for number, q in enumerate(contested)],
+            metric=_metric(backend, objective, ridges[concept][:, ::-1]),
         )
         searches = [np.flatnonzero(concept == q) for q in concepts]
         best = np.array([index[search.scalars.value[index].argmin()] for index in searches])
@@ -241,7 +245,8 @@ class _Lane:
         value = evaluation.value + self.backend.numpy((shift * points).sum(1)) / 2
         evaluation = Evaluation(value, evaluation.gradient + shift, evaluation.held_out)
         pairs = add_curvature(self.backend, pairs, change)
-        self.search = LineSearches(self.backend, points, evaluation, self.stop, pairs)
+        metric = _metric(self.backend, self.objective, np.tile(self.ridges[self.stage], (len(points), 1)))
+        self.search = LineSearches(self.backend, points, evaluation, self.stop, pairs, metric)
         self.mean = self._mean_of_folds(self.search.held_out)
         self._end_stages()
 
@@ -331,6 +336,18 @@ def _ridge_lanes(fixed: Sequence[float | None], pooled: bool) -> list[Float]:
         return [np.array(POOLED), *attending] if pooled else attending[1:]
     heads, prompts = HEAD if head is None else [head], PROMPT if prompt is None else [prompt]
     return [np.array([(h, p) for h in heads for p in prompts])]
+
+
+def _metric(backend: Backend, objective: Objective, ridges: Float) -> Array | None:
+    """The inverse of the curvature that strong ridges (K, 2) give to prompts and heads (K, D).
+
+    The loss has a curvature of about 1 on standardised tokens: without this, L-BFGS first takes steps for the
+    ridge, and the other weights hardly move. None for ridges up to STRONG, among them all of a search.
+    """
+    if (ridges <= STRONG).all():
+        return None
+    by_kind = np.stack([ridges[:, 1], ridges[:, 0], np.zeros(len(ridges))], 1)
+    return backend.put(np.repeat(1 / np.maximum(1, by_kind), objective.counts, axis=1))
 
 
 # ---------------------------------------------------------------------- starts
