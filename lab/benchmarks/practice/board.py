@@ -147,7 +147,7 @@ def record(states: Path, folder: Path, file: Path, of_first: int | None = None) 
 
     What the file already holds stays, unless the folder has new scores of it.
     """
-    board = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    board = board_states.board_sets()
     rows, numbers = recorded(file)
     for name in board:
         if not (states / f"{name}.npz").exists():
@@ -184,7 +184,13 @@ def record(states: Path, folder: Path, file: Path, of_first: int | None = None) 
         "rows": {key: [rows[name][i] for name in sets] for i, key in enumerate(ROWS)},
         "layers": tables,
     }
-    file.write_text(json.dumps(content, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+    write(content, file)
+
+
+def write(content: object, file: Path) -> None:
+    """JSON with a line for each row or method."""
+    text = json.dumps(content, separators=(",", ":"))
+    file.write_text(text.replace("},{", "},\n{").replace('},"', '},\n"') + "\n")
 
 
 def recorded(file: Path) -> tuple[dict[str, list[int]], dict[tuple[str, str, str], list[float | None]]]:
@@ -275,9 +281,9 @@ def shown(content: dict, layer: str, method: str, sets: list[str]) -> bool:
     return bool(sets) and bool(np.isfinite(column(content, layer, method, "AUC", sets)).all())
 
 
-def signed(number: float) -> str:
-    """Three places, with a minus sign instead of a hyphen."""
-    return f"{number:+.3f}".replace("-", "−")
+def signed(number: float, places: int = 3) -> str:
+    """With so many places, and a minus sign instead of a hyphen."""
+    return f"{number:+.{places}f}".replace("-", "−")
 
 
 def beyond(content: dict, layer: str, method: str, sets: list[str]) -> tuple[list[str], list[str], int]:
@@ -365,7 +371,7 @@ def main() -> None:
     elif options.command == "record":
         record(options.states, options.scores, options.out, options.rows)
     else:
-        sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+        sets = board_states.board_sets()
         tuning = board_states.tuning_sets(sets)
         others = [name for name in sets if name not in tuning]
         chosen = {"tuning": tuning, "others": others, "lot": drawn(sets), "all": sets}[options.sets]

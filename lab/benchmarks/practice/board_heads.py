@@ -176,7 +176,7 @@ def record(folder: Path, file: Path) -> None:
             of_set.setdefault(change, []).append([round(number, 4) for number in numbers])
     tuning = board_states.tuning_sets(board_states.names(board_states.folder()))
     content = {"tuning": tuning, "layers": layers}
-    file.write_text(json.dumps(content, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+    board.write(content, file)
 
 
 CHANGES = {
@@ -215,17 +215,13 @@ def tables(content: dict) -> None:
             of_sets = [numbers[name] for name in sets]
             d = np.array([np.mean(np.subtract(s[change], s[reference]), axis=0) for s in of_sets])
             errors = d.std(0, ddof=1) / np.sqrt(len(d))
-            cells += [f"{signed(m)} ± {e:.4f}" for m, e in zip(d.mean(0), errors, strict=True)]
+            cells += [f"{board.signed(m, 4)} ± {e:.4f}" for m, e in zip(d.mean(0), errors, strict=True)]
         print(f"| {words} | {' | '.join(cells)} |")
     print(f"\n| layer | set | {' | '.join(PIECES.values())} |\n{'|---' * (2 + len(PIECES))}|")
     for layer, numbers in layers.items():
         for name, of_set in numbers.items():
             cells = [f"{np.mean(of_set[piece], axis=0)[0]:.3f}" for piece in PIECES]
             print(f"| {layer} | {name} | {' | '.join(cells)} |")
-
-
-def signed(number: float) -> str:
-    return f"{number:+.4f}".replace("-", "−")
 
 
 def main() -> None:
@@ -247,7 +243,7 @@ def main() -> None:
         return tables(json.loads(options.record.read_text()))
     if options.command == "record":
         return record(options.folder, options.out)
-    sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    sets = board_states.board_sets()
     chosen = options.named or (board_states.tuning_sets(sets) if options.sets == "tuning" else sets)
     return measure(options.states, options.folder, chosen, options.layers, options.splits)
 

@@ -47,7 +47,7 @@ Pieces = list[list[int]]
 
 def judged_sets(group: str) -> list[str]:
     """The twenty tuning sets, or the thirty untouched ones of board.py, without sets of the benign texts."""
-    sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    sets = board_states.board_sets()
     of_group = board_states.tuning_sets(sets) if group == "tuning" else board.drawn(sets)
     return [name for name in of_group if "wikidata" not in name]
 
@@ -150,7 +150,7 @@ def measure(contexts: Path, file: Path, methods: list[str], processes: int) -> N
         ]
         for job in jobs:
             content += job.result()
-            write(content, file)
+            board.write(content, file)
             print(content[-1]["set"], content[-1]["method"], flush=True)
 
 
@@ -175,17 +175,13 @@ def joined(states: Path, file: Path) -> None:
                     scores = probe.decision_function(store).astype(float)
                     of_fit = {"fitted on": fitted_on, "judged on": judged_on} | numbers(scores, truth)
                     content.append({"group": group, "set": name, "method": "default"} | of_fit)
-            write(content, file)
+            board.write(content, file)
             print(name, flush=True)
 
 
 def numbers(scores: np.ndarray, truth: np.ndarray) -> dict[str, object]:
     area, loss = board.auc(board.places(scores, truth), truth), board.log_loss(scores, truth)
     return {"AUC": round(area, 4), "log loss": round(loss, 4)}
-
-
-def write(content: list[dict], file: Path) -> None:
-    file.write_text(json.dumps(content, separators=(",", ":")).replace("},{", "},\n{") + "\n")
 
 
 def tables(content: list[dict]) -> None:

@@ -39,7 +39,7 @@ def judged(scores: np.ndarray, truth: np.ndarray, mean: np.ndarray | None = None
 
 def drawn(count: int) -> list[str]:
     """Sets drawn by lot from those on which no setting was chosen; the surrounding texts are not judged."""
-    sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    sets = board_states.board_sets()
     tuning = board_states.tuning_sets(sets)
     untouched = [name for name in sets if name not in tuning and "wikidata" not in name]
     return np.random.default_rng(LOT).permutation(untouched)[:count].tolist()
@@ -92,7 +92,7 @@ def main() -> None:
     if options.states:
         board.compile_loops()
         rows = shifts(options.states)
-        options.out.write_text(json.dumps(rows, separators=(",", ":")).replace("},{", "},\n{") + "\n")
+        board.write(rows, options.out)
     tables(json.loads(options.out.read_text()))
 
 

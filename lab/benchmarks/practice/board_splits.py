@@ -56,7 +56,7 @@ def corrected_t(gains: np.ndarray, share: np.ndarray) -> np.ndarray:
 
 def record(states: Path, folder: Path, file: Path) -> None:
     """AUC of every method, and its difference from the default, set by set and split by split."""
-    board_sets = [name for name in board_states.names(board_states.folder()) if not name.endswith("_OOD")]
+    board_sets = board_states.board_sets()
     sets = [name for name in board_sets if all(path.exists() for path in files(folder, name))]
     layers: dict[str, dict] = {
         str(layer): {m: {"AUC": [], "gain": [], "error": []} for m in ("default", *WORDS)} for layer in LAYERS
@@ -75,7 +75,7 @@ def record(states: Path, folder: Path, file: Path) -> None:
         methods["default"] = {"AUC": methods["default"]["AUC"]}
     tuning = [name for name in board_states.tuning_sets(board_sets) if name in sets]
     content = {"sets": sets, "tuning": tuning, "splits": SPLITS, "rows": rows, "layers": layers}
-    file.write_text(json.dumps(content, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+    board.write(content, file)
 
 
 def files(folder: Path, name: str) -> list[Path]:
@@ -148,8 +148,8 @@ def print_losses(content: dict, method: str) -> None:
         for place in np.flatnonzero(lost[0] | lost[2]):
             cells = [f"{board.signed(g[place])} ± {e[place]:.3f}" for g, e in parts]
             cells[2] = f"**{cells[2]}**" if lost[2][place] else cells[2]
-            of_t = f"{t[place]:+.1f}".replace("-", "−")
-            print(f"| {layer} | {content['sets'][place]} | {' | '.join(cells)} | {below[place]} | {of_t} |")
+            cells += [str(below[place]), board.signed(t[place], 1)]
+            print(f"| {layer} | {content['sets'][place]} | {' | '.join(cells)} |")
 
 
 def main() -> None:

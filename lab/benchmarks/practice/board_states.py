@@ -83,6 +83,11 @@ def names(data: Path) -> list[str]:
     return sets + [name for name in shifted if name != NOT_A_SET]
 
 
+def board_sets() -> list[str]:
+    """The 113 binary sets in the board's order, without the shifted ones."""
+    return [name for name in names(folder()) if not name.endswith("_OOD")]
+
+
 def tuning_sets(sets: list[str]) -> list[str]:
     """The twenty sets on which settings may be chosen."""
     sets = [name for name in sets if not name.endswith("_OOD")]
