@@ -84,9 +84,14 @@ def array_names(file: str | os.PathLike[str]) -> frozenset[str]:
 
 
 @contextmanager
-def archive_of(file: str | os.PathLike[str]) -> Iterator[tuple[File, Archive]]:
-    """Open an archive: its path and its headers. Every error inside becomes a BadFile that names the file."""
-    path = _existing(file)
+def archive_of(
+    file: str | os.PathLike[str], expected: str = "an .npz, .npy, .safetensors or .json file"
+) -> Iterator[tuple[File, Archive]]:
+    """Open an archive: its path and its headers. Every error inside becomes a BadFile that names the file.
+
+    expected: what to pass, for the error where there is no file.
+    """
+    path = _existing(file, expected)
     with naming(path), path.open("rb") as stream, damage():
         yield path, open_archive(stream)
 
@@ -192,13 +197,13 @@ def check_shapes(
 # ---------------------------------------------------------------------- checks
 
 
-def _existing(file: str | os.PathLike[str]) -> File:
+def _existing(file: str | os.PathLike[str], expected: str) -> File:
     """The file of this name, or the name that `write_arrays` or `write_tensors` would give it."""
     for path in (File(file), _ending(file, ".npz"), _ending(file, ".safetensors")):
         if path.is_file():
             return path
     reason = "is a folder" if File(file).is_dir() else "does not exist"
-    raise FileNotFoundError(f"{os.fspath(file)} {reason}. Pass an .npz, .npy, .safetensors or .json file.")
+    raise FileNotFoundError(f"{os.fspath(file)} {reason}. Pass {expected}.")
 
 
 @contextmanager

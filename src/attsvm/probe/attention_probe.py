@@ -176,11 +176,10 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
-        h, tied = self.n_heads, self.positive
+        tied = self.positive
         search = KindSearch(
-            lambda tokens, splits: Objective.of(tokens, targets, importance, splits, h, tied),
-            lambda tokens, splits: Objective.of(tokens, targets, importance, splits, 1),
-            store, splits, member_splits, self.n_average, self._fit_options(),
+            lambda tokens, splits, heads: Objective.of(tokens, targets, importance, splits, heads, tied),
+            self.n_heads, store, splits, member_splits, self.n_average, self._fit_options(),
         )  # fmt: skip
         self.kinds_, fitted, standard, self.features_ = search.fit(kinds)
         self._set_fitted(fitted, standard)

@@ -83,15 +83,7 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
 
 def load(kind: Any, file: str | os.PathLike[str]) -> Any:
     """The fitted probe of a file that `save` wrote; BadFile if it is none."""
-    try:
-        return _loaded(kind, file)
-    except FileNotFoundError as error:
-        reason = str(error).partition(". Pass")[0]
-        raise FileNotFoundError(f"{reason}. Pass a file that probe.save(…) wrote.") from None
-
-
-def _loaded(kind: Any, file: str | os.PathLike[str]) -> Any:
-    with archive_of(file) as (_, archive):
+    with archive_of(file, "a file that probe.save(…) wrote") as (_, archive):
         arrays, maps, header = _contents(archive)
         _check(arrays, maps, header)
         names = kind().get_params()

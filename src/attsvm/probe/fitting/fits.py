@@ -156,7 +156,7 @@ def fit_concepts(objective: Objective, options: FitOptions, choices: Sequence[Ri
             steps=options.steps,
             tolerance=options.tolerance,
             rivals=[(int(q), len(concepts) + number) for number, q in enumerate(contested)],
-            metric=_metric(backend, objective, ridges[concept][:, ::-1]),
+            metric=_metric(backend, objective, probes.head_ridge, probes.prompt_ridge),
         )
         searches = [np.flatnonzero(concept == q) for q in concepts]
         best = np.array([index[search.scalars.value[index].argmin()] for index in searches])
@@ -245,7 +245,8 @@ class _Lane:
         value = evaluation.value + self.backend.numpy((shift * points).sum(1)) / 2
         evaluation = Evaluation(value, evaluation.gradient + shift, evaluation.held_out)
         pairs = add_curvature(self.backend, pairs, change)
-        metric = _metric(self.backend, self.objective, np.tile(self.ridges[self.stage], (len(points), 1)))
+        of_stage = np.broadcast_to(self.ridges[self.stage], (len(points), 2)).T
+        metric = _metric(self.backend, self.objective, *of_stage)
         self.search = LineSearches(self.backend, points, evaluation, self.stop, pairs, metric)
         self.mean = self._mean_of_folds(self.search.held_out)
         self._end_stages()
@@ -338,15 +339,15 @@ def _ridge_lanes(fixed: Sequence[float | None], pooled: bool) -> list[Float]:
     return [np.array([(h, p) for h in heads for p in prompts])]
 
 
-def _metric(backend: Backend, objective: Objective, ridges: Float) -> Array | None:
-    """The inverse of the curvature that strong ridges (K, 2) give to prompts and heads (K, D).
+def _metric(backend: Backend, objective: Objective, head: Float, prompt: Float) -> Array | None:
+    """The inverse of the curvature that strong ridges (K,) give to heads and prompts (K, D).
 
     The loss has a curvature of about 1 on standardised tokens: without this, L-BFGS first takes steps for the
     ridge, and the other weights hardly move. None for ridges up to STRONG, among them all of a search.
     """
-    if (ridges <= STRONG).all():
+    if max(head.max(), prompt.max()) <= STRONG:
         return None
-    by_kind = np.stack([ridges[:, 1], ridges[:, 0], np.zeros(len(ridges))], 1)
+    by_kind = np.stack([prompt, head, np.zeros(len(head))], 1)
     return backend.put(np.repeat(1 / np.maximum(1, by_kind), objective.counts, axis=1))
 
 

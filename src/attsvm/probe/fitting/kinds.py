@@ -54,13 +54,13 @@ class KindResult(NamedTuple):
 class KindSearch:
     """Fits on features of every kind.
 
-    objective_on(tokens, splits): with the heads that were asked for; last_objective_on: with one head. splits
-    (folds, n): of the ridge path; member_splits: of the trained maps.
+    objective_on(tokens, splits, heads); splits (folds, n): of the ridge path; member_splits: of the trained
+    maps. heads: the number that was asked for.
     members: at least so many trained maps.
     """
 
-    objective_on: Callable[[TokenStore, Splits], Objective]
-    last_objective_on: Callable[[TokenStore, Splits], Objective]
+    objective_on: Callable[[TokenStore, Splits, int], Objective]
+    heads: int
     store: TokenStore
     splits: Splits
     member_splits: Splits
@@ -75,20 +75,20 @@ class KindSearch:
 
     @cached_property
     def on_tokens(self) -> Objective:
-        return self.objective_on(self.store, self.splits)
+        return self.objective_on(self.store, self.splits, self.heads)
 
     def linear(self) -> KindResult:
         return self._with_ridges("linear", self.on_tokens, None)
 
     def rbf(self) -> KindResult:
         features = rbf(self.store, self.on_tokens.standard)
-        objective = self.objective_on(mapped(self.store, features), self.splits)
+        objective = self.objective_on(mapped(self.store, features), self.splits, self.heads)
         return self._with_ridges("rbf", objective, features)
 
     def last(self) -> KindResult:
         """A linear head on the last token of every sequence."""
         store = last_tokens(self.store)
-        objective = self.last_objective_on(store, self.splits)
+        objective = self.objective_on(store, self.splits, 1)
         result = self._with_ridges("last", objective, None)
 
         def fit() -> FeatureProbe:
@@ -118,7 +118,7 @@ class KindSearch:
         per_fold = 2 if self.options.compare_kinds else 1  # two per fold show how much averaging gains
         members = max(self.members, per_fold * len(self.member_splits), 1)
         seed = check_random_state(0 if self.options.seed is None else self.options.seed).randint(2**31)
-        trained = train(self.objective_on(self.store, self.member_splits), members, int(seed))
+        trained = train(self.objective_on(self.store, self.member_splits, self.heads), members, int(seed))
         loss, no_ridge = float(trained.held_out.mean()), np.array([np.nan])
         path = {"head_ridge": no_ridge, "prompt_ridge": no_ridge, "held_out": np.array([loss])}
         choice = RidgeChoice(np.nan, np.nan, path | {"folds": trained.held_out[None]})
