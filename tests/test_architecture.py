@@ -128,9 +128,7 @@ def test_the_drawing_shows_every_package_and_no_other():
 
 
 def test_imports_point_down():
-    files = {*ROOT.rglob("*.py")} - {
-        ROOT / "_support" / "renamed.py"
-    }  # its old names forward to the laboratory
+    files = {*ROOT.rglob("*.py")}
     broken = {str(path): list(violations(part_of(path), path.read_text(encoding="utf8"))) for path in files}
     assert not {path: words for path, words in broken.items() if words}
 

@@ -3,7 +3,6 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
-from attsvm._support import renamed
 from attsvm._support.lazy import defining_modules, load
 
 __version__ = "0.3.0"
@@ -19,8 +18,6 @@ __all__ = [name for name in _HOME if name not in _APART]  # pyright: ignore[repo
 
 
 def __getattr__(name: str) -> Any:
-    if name in renamed.NAMES:
-        return renamed.attribute(name)
     try:
         return load(__name__, name, _HOME)
     except ImportError as missing:
