@@ -101,9 +101,6 @@ def monitor():
 
 
 LINES = {
-    "Eviction(keeps 3 of 6 keys of 2 groups of each of 1 sequences; cost for 0 queries)": of_torch(
-        "evict", (1, 2, 6, 4), 3
-    ),
     "AttentionStatistics(largest, where, margin, logsumexp, entropy, soft_sparsity, first of 2 heads and 5 "
     "queries of each of 1 sequences)": of_torch("attention_statistics", (1, 2, 5, 4), (1, 2, 6, 4)),
     "MarginMonitor(MultiheadAttention, 1 attention modules: 0 records)": monitor,

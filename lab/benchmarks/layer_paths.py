@@ -3,7 +3,7 @@
     python lab/benchmarks/layer_paths.py      # the tables of docs/performance.md
 
 CPU time of one process, one thread, the least over rounds that take all cases in turn, so that a busy machine
-weighs on all of them. `objectives.py` has hulls and cones beside TorchJD's.
+weighs on all of them.
 """
 
 from __future__ import annotations
@@ -65,17 +65,9 @@ def cases() -> list[Case]:
     near = {angle: opposed(prompts, signs, chosen, angle) for angle in (1e-3, 1e-6)}
     large = tokens(32, 20, 16, 16, 16)
     random = np.random.default_rng(1).integers(0, T, (RUNS, n))
-    rng = np.random.default_rng(0)
-    gradients = rng.standard_normal((128, 400)) + 0.3 * rng.standard_normal(400)
 
     def solve(keys, queries, selected, **options):
         return lambda: att.max_margin(att.Tokens(keys, queries), as_bool(selected, keys.shape[2]), **options)
-
-    def by_hull():
-        return att.smallest_in_hull(gradients)
-
-    def by_cone():
-        return att.dual_cone_projection(np.eye(128), gradients)
 
     one_by_one = "863 to 1,069"
     return [
@@ -89,8 +81,6 @@ def cases() -> list[Case]:
         Case("the same, random selection", solve(keys, queries, random, slack=1.0), RUNS, "", 31),
         Case("the same of prompts", solve(prompts, signs, random, slack=1.0), RUNS, "", 31),
         Case("300 rows: (20, 16, 16, 16)", solve(*large[:2], large[2]), 32, "110 to 128", 110),
-        Case("shortest vector of 128 in 400 dimensions", by_hull, 1, "9 to 20 (TorchJD)", 2),
-        Case("128 projections on their dual cone", by_cone, 1, "532 (TorchJD)", 70),
     ]  # fmt: skip
 
 

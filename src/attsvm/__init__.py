@@ -112,12 +112,6 @@ if TYPE_CHECKING:
     )
     from attsvm.program.certificate import Certificate as Certificate
     from attsvm.program.finite_part import finite_part as finite_part
-    from attsvm.program.hull import (
-        ConeProjection as ConeProjection,
-        HullPoint as HullPoint,
-        dual_cone_projection as dual_cone_projection,
-        smallest_in_hull as smallest_in_hull,
-    )
     from attsvm.program.max_margin import (
         max_margin as max_margin,
         separable as separable,

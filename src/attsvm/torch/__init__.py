@@ -9,9 +9,6 @@ attention_statistics                what every query selects, at any length of c
 MarginMonitor                       norm, entropy and margin of every head while a model trains
 clip_logits                         a limit on the logits of every head, kept in the weights
 split                               queries, keys and values of every head as parameters of their own
-evict, key_leads, output_costs      which keys of a cache can go, and what that costs
-eviction_press                      the same for kvpress
-MGDAWeighting, DualConeProjector    weights of several objectives, exact, in TorchJD's places
 watch                               running scores of probes while a language model generates
 QueryKey                            where an attention module of your own keeps queries and keys
 
@@ -35,13 +32,10 @@ except ModuleNotFoundError as error:
     raise _missing("attsvm.torch needs PyTorch", "torch") from error
 
 from attsvm.torch.clip import LogitClip, clip_logits
-from attsvm.torch.evict import Eviction, evict, key_leads, output_costs
 from attsvm.torch.max_margin import MaxMargin, NotDifferentiable, max_margin
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import HeadRecord, MarginMonitor
-from attsvm.torch.objectives import DualConeProjector, MGDAWeighting
 from attsvm.torch.pooling import AttentionPooling, SelectiveAttention, attention, pool
-from attsvm.torch.press import eviction_press
 from attsvm.torch.readers import QueryKey
 from attsvm.torch.split import AttentionLayout, Split, SplitMatrix, split
 from attsvm.torch.statistics import AttentionStatistics, attention_statistics
@@ -53,12 +47,9 @@ __all__ = [
     "AttentionPooling",
     "AttentionStatistics",
     "Compositional",
-    "DualConeProjector",
-    "Eviction",
     "HeadRecord",
     "LogitClip",
     "LpMirrorDescent",
-    "MGDAWeighting",
     "MarginMonitor",
     "MaxMargin",
     "NotDifferentiable",
@@ -71,11 +62,7 @@ __all__ = [
     "attention",
     "attention_statistics",
     "clip_logits",
-    "evict",
-    "eviction_press",
-    "key_leads",
     "max_margin",
-    "output_costs",
     "pool",
     "split",
     "watch",
