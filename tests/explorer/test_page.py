@@ -1,6 +1,7 @@
 """The page in a real browser: hands, keys, addresses, files; and that nothing leaves it."""
 
 import json
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -48,6 +49,19 @@ def test_a_real_drag_of_a_support_token_turns_the_direction_shown(browser):
     assert before["state"]["inputs"][0]["tokens"][2] != after["state"]["inputs"][0]["tokens"][2]
     assert np.abs(np.subtract(before["w"], after["w"])).max() > 0.05
     assert before["words"] != after["words"] and "certified" in after["words"]
+
+
+PLANE = "return document.getElementById('tokens').getBoundingClientRect().top"
+
+
+def test_no_caption_moves_the_plane_under_the_hand_that_drags(browser):
+    tops = set()
+    for name in IDS:
+        load(browser, name)
+        tops.add(browser.run(PLANE))
+        drag(browser, TOKEN.format(0), (30, -20))
+        tops.add(browser.run(PLANE))
+    assert len(tops) == 1
 
 
 def test_a_drag_of_the_empty_plane_changes_nothing(browser):
@@ -274,6 +288,35 @@ def test_charts_name_their_run_and_their_axis(browser):
     assert "step 1" in names and "10⁵" in names
 
 
+TRAINED = "return document.getElementById('verdict').innerText.split('training')[1]"
+CHOOSE = """
+const { choose } = await import("explorer/state.js");
+choose(explorer.state, explorer.fresh().selected, 0, given[0], false);
+explorer.changed("selection");
+"""
+
+
+def test_the_angle_to_its_program_is_not_told_of_a_selection_that_the_run_did_not_choose(browser):
+    load(browser, "one-input-local", time=2000, starts={"points": [[1, -1]]})  # this run ends at 1b
+    browser.run(CHOOSE, 1)
+    browser.settle()
+    assert "° from its program" in browser.run(TRAINED)
+    browser.run(CHOOSE, 0)
+    browser.settle()
+    assert "attends to 1b" in browser.run(TRAINED) and "from their program" in browser.run(TRAINED)
+
+
+def test_charts_and_labels_speak_of_what_is_trained_and_count_inputs(browser):
+    told = "return [document.getElementById('length-of').textContent, document.getElementById('tokens').ariaLabel]"
+    load(browser, "one-input-local")
+    length, label = browser.run(told)
+    assert length == "‖p‖" and label.startswith("Tokens of 1 input.")
+    browser.run("explorer.loadPreset('waiting', {time: 30}, false)")
+    browser.settle()
+    length, label = browser.run(told)
+    assert length == "‖W‖" and not label.startswith("Tokens of 1 inputs")
+
+
 # ---------------------------------------------------------------------- frames
 
 HELD = """
@@ -380,6 +423,10 @@ def test_pictures_are_saved_as_drawings_and_as_pixels(browser):
     load(browser, "one-input-local")
     drawing = browser.run("const {drawing} = await import('explorer/files.js'); return drawing(explorer)")
     assert drawing.count("<path") > 64 and "aria-label" not in drawing
+    assert "var(" not in drawing and "class=" not in drawing and "<style" not in drawing
+    shapes = [node for node in ElementTree.fromstring(drawing).iter() if node.tag.endswith(("path", "circle", "text"))]
+    assert all("fill" in node.attrib for node in shapes)  # what has none is black in other programs
+    assert len({node.attrib.get("stroke") for node in shapes}) > 4
     size = browser.run(
         "const {pixels} = await import('explorer/files.js'), found = await pixels(explorer);"
         "return [found.type, found.size]"

@@ -120,7 +120,7 @@ def test_the_share_of_the_best_margin_is_on_the_first_screen(audited, tmp_path, 
     best = int(np.argmax(ratios))
     assert f"Most: layer 0, head {best} (" in lead and "Every best margin is certified." in lead
     assert measure == "Frobenius ratio" and columns[:3] == ["layer", "head", "share of best margin"]
-    assert [float(cell) for cell in cells] == pytest.approx(ratios, abs=0.006)
+    assert [float(cell) for cell in cells] == pytest.approx([100 * ratio for ratio in ratios], abs=0.06)
     assert bottom < 1000
 
 

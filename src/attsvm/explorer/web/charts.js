@@ -1,6 +1,6 @@
 // Small charts against the steps: angle to its program, length and attention of the watched run, and the singular values
 // of W = K Qᵀ by three optimizers.
-import { $, colourOf, fill, html, power, set, shown, svg, write } from "explorer/dom.js";
+import { $, colourOf, fill, html, power, set, shown, svg, text, write } from "explorer/dom.js";
 import { jointPrograms, keyOf } from "explorer/model.js";
 import { maxMargin } from "explorer/program.js";
 import { LONGEST, TIMES, turnBetween } from "explorer/simulation.js";
@@ -65,6 +65,7 @@ export class Charts {
       lines(() => turn),
       logScale(-9, 0, 3),
     );
+    text("length-of", isWeight(state) ? "‖W‖" : "‖p‖");
     this.plot(
       1,
       "length",

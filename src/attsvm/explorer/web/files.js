@@ -1,35 +1,58 @@
 // Export on request: a link, a picture, the problem as JSON.
-import { $ } from "explorer/dom.js";
+import { $, svg } from "explorer/dom.js";
 import { arraysOf } from "explorer/state.js";
 
 const SIZE = 480,
   GAP = 24;
-const VARIABLES = ["paper", "ink", "quiet", "line", "other", "bad", "s0", "s1", "s2", "s3", "s4", "s5"];
+const STYLES = [
+  ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap"],
+  ["stroke-linejoin", "paint-order", "font-family", "font-size", "font-weight", "text-anchor"],
+].flat();
 
-/** Both planes as one SVG file with its colours and styles. */
+/** An element as it looks on the page. Programs that open SVG files know no variables and few styles: attributes say all. */
+function plain(node) {
+  if (node.nodeType === Node.TEXT_NODE) return node.cloneNode();
+  const looks = getComputedStyle(node);
+  if (looks.display === "none") return "";
+  const copy = node.cloneNode();
+  for (const { name } of [...copy.attributes])
+    if (/^(class|style|tabindex|role|aria-.*|data-.*)$/.test(name)) copy.removeAttribute(name);
+  if (node.matches("path, circle, rect, line, polygon, text, tspan"))
+    for (const style of STYLES) copy.setAttribute(style, looks.getPropertyValue(style));
+  copy.append(...[...node.childNodes].map(plain));
+  return copy;
+}
+
+/** Both planes as one SVG file. */
 export function drawing(app) {
-  const root = getComputedStyle(document.documentElement),
-    colours = VARIABLES.map((name) => `--${name}:${root.getPropertyValue(`--${name}`).trim()}`).join(";");
-  const inner = (node) => node.innerHTML.replaceAll(/ (tabindex|role|aria-[a-z]+)="[^"]*"/g, "");
-  const line = (path) => {
-    const points = [];
-    app.discView.follow(path, (x, y) => points.push(`${x.toFixed(1)},${y.toFixed(1)}`));
-    return `<path fill="none" stroke="var(--${path.colour})" stroke-width="${path.width}" stroke-opacity="${path.alpha}" stroke-dasharray="${(path.dash || []).join(" ")}" d="M${points.join("L")}"/>`;
+  const wide = 2 * SIZE + GAP,
+    record = app.discView.lastRecord(),
+    colourNamed = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const file = svg("svg", { xmlns: "http://www.w3.org/2000/svg", width: wide, height: SIZE, viewBox: `0 0 ${wide} ${SIZE}` });
+  const plane = (x, ...nodes) => {
+    const clipped = svg("svg", { x, width: SIZE, height: SIZE, viewBox: `0 0 ${SIZE} ${SIZE}` });
+    clipped.append(...nodes);
+    return clipped;
   };
-  const paths = [...app.discView.paths(app.discView.lastRecord())]
+  const lines = [...app.discView.paths(record)]
     .filter(({ last }) => last > 1)
-    .map(line)
-    .join("");
-  const dots = [...app.discView.ends(app.discView.lastRecord())]
-    .map(
-      ({ x, y, r, colour }) => `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="${r}" fill="var(--${colour})"/>`,
-    )
-    .join("");
-  return (
-    `<svg xmlns="http://www.w3.org/2000/svg" width="${2 * SIZE + GAP}" height="${SIZE}" viewBox="0 0 ${2 * SIZE + GAP} ${SIZE}" style="${colours};background:var(--paper)" font-family="system-ui, sans-serif">` +
-    `<style>${$("drawing").textContent}</style><svg class="plane" width="${SIZE}" height="${SIZE}" viewBox="0 0 ${SIZE} ${SIZE}">${inner($("tokens"))}</svg>` +
-    `<svg class="plane" x="${SIZE + GAP}" width="${SIZE}" height="${SIZE}" viewBox="0 0 ${SIZE} ${SIZE}">${paths}${dots}${inner($("disc"))}</svg></svg>`
+    .map((path) => {
+      const points = [];
+      app.discView.follow(path, (x, y) => points.push(`${x.toFixed(1)},${y.toFixed(1)}`));
+      return svg("path", {
+        ...{ fill: "none", stroke: colourNamed(path.colour), "stroke-width": path.width, "stroke-opacity": path.alpha },
+        ...{ "stroke-dasharray": (path.dash || ["none"]).join(" "), d: `M${points.join("L")}` },
+      });
+    });
+  const dots = [...app.discView.ends(record)].map(({ x, y, r, colour }) =>
+    svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r, fill: colourNamed(colour) }),
   );
+  file.append(
+    svg("rect", { width: wide, height: SIZE, fill: colourNamed("paper") }),
+    plane(0, ...[...$("tokens").childNodes].map(plain)),
+    plane(SIZE + GAP, ...lines, ...dots, ...[...$("disc").childNodes].map(plain)),
+  );
+  return new XMLSerializer().serializeToString(file);
 }
 
 /** The SVG file as a PNG picture. */

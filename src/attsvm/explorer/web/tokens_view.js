@@ -3,6 +3,7 @@ import { boxOf, colourOf, draggable, fill, reachOf, set, shown, svg, write } fro
 import { nameOf } from "explorer/program.js";
 import { SIZE, arrow, arrows, axes, conflicts, hulls, named, shapeOf, slabs, within } from "explorer/scenery.js";
 import { choose, removeToken } from "explorer/state.js";
+import { counted } from "explorer/words.js";
 
 const CLICK = 4; // a press that moves fewer pixels is a click, not a drag
 const EDGE = 46; // units from the right edge: closer labels stand on the left of their token
@@ -157,7 +158,7 @@ export class TokensView {
     this.drawTokens(state, now);
     this.drawHead(state);
     if (!this.app.dragging)
-      set(this.root, { "aria-label": `Tokens of ${state.inputs.length} inputs. ${this.app.verdict || ""}` });
+      set(this.root, { "aria-label": `Tokens of ${counted(state.inputs.length, "input")}. ${this.app.verdict || ""}` });
   }
 
   drawTokens(state, { problem, selected, solution, chosen }) {

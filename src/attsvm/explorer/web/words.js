@@ -1,6 +1,6 @@
 // Sentences of the page: the verdict on the selected tokens, and the ends of the starts.
 import { $, escaped, shown, text, touched } from "explorer/dom.js";
-import { letterOf, limitNorm, programExponent, stepExponent } from "explorer/model.js";
+import { keyOf, letterOf, limitNorm, programExponent, stepExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
 import { isFactored, isKeyQuery, isWeight } from "explorer/state.js";
 import { sentencesOf } from "explorer/waiting.js";
@@ -34,7 +34,7 @@ function solvedWords({ now, state, charts }) {
       [isWeight(state) ? "W" : "direction", point(solution.w)],
       ["support", [...support].join(" ") || "none"],
       ...(isFactored(state) ? [["law", halves(state)]] : []),
-      ["training", Number.isFinite(charts.away) ? `${shown(degrees(charts.away), 3)}° from its program` : "–"],
+      ["training", trainingWords(now, charts)],
       ...(solution.fan ? [["not unique", "every direction of the thick arc has this margin"]] : []),
       ...(joint
         ? [
@@ -46,6 +46,17 @@ function solvedWords({ now, state, charts }) {
     ],
   };
 }
+
+/** How far the watched run is from the program of its tokens, which may be others than those shown. */
+function trainingWords({ selected }, { attended, away }) {
+  if (!Number.isFinite(away)) return "–";
+  const angle = `${shown(degrees(away), 3)}°`;
+  return keyOf(attended) === keyOf(selected)
+    ? `${angle} from its program`
+    : `attends to ${namesOf(attended)}, ${angle} from their program`;
+}
+
+const namesOf = (attended) => attended.map(([t], i) => nameOf(i, t)).join(" ");
 
 // ---------------------------------------------------------------- norms
 
@@ -141,16 +152,15 @@ function endWords({ ranking, local }) {
 }
 
 const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
-const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+export const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 /** The run of the charts. */
 function watchedWords({ state, simulation, discView, charts }) {
   const { length } = simulation.runs,
     slot = discView.slots ? discView.slots[state.run] : null,
     which = length > 1 ? `run ${state.run + 1} of ${length}, the thick line of the disc` : "the only run",
-    end = isWeight(state) ? "" : slot === null || slot === undefined ? ", undecided so far" : `, at ${letterOf(slot)}`,
-    tokens = charts.attended.map(([t], i) => nameOf(i, t)).join(" ");
-  return `The charts show ${which}${end}. Its tokens: ${tokens}.`;
+    end = isWeight(state) ? "" : slot === null || slot === undefined ? ", undecided so far" : `, at ${letterOf(slot)}`;
+  return `The charts show ${which}${end}. Its tokens: ${namesOf(charts.attended)}.`;
 }
 
 function basinWords({ counts, simulation, state }) {
