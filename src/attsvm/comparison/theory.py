@@ -404,6 +404,10 @@ def _law_of_halves(weight: Any, rule: Any) -> Limit | None:
         claim = "lp_steps_on_diagonals_maximise_the_margin_of_half_p" if factored.factors == 2 else ""
         if _is_lp_of_two_diagonals(weight, rule.norm):
             return _for_flows(implied, "Theorem 4", STARTS, claim)
+        if (
+            factored.factors > 2
+        ):  # Theorem 8 is about two factors: the error of a step grows with their number
+            return _for_flows(implied, "Theorems 1 and 2", FULL, claim)
         return _proven(rule, implied, "Theorems 1 and 2", FULL, claim)
     if traits.acts_on == "factors":
         return _proven(rule, implied, "Theorems 1 and 2", f"{MAJORISED}; rank at least d + e", ROWS_CLAIM)
