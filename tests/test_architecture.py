@@ -204,6 +204,9 @@ TOOLS = (
 """Modules that the laboratory uses beside public names: pages, files, workers, options in words, drawing."""
 OF_COMMANDS = ("attsvm.cli.app", "attsvm.cli.files")
 """What a command that joins `attsvm` uses besides."""
+OF_PROGRAMS = ("attsvm.data", "attsvm.norms", "attsvm.numbers", "attsvm.program")
+"""What a program of the laboratory is built of: parts of the engines."""
+TOOLS_OF_A_ROOM = {"cli": OF_COMMANDS, "programs": OF_PROGRAMS}
 TYPES = {"attsvm.numbers", "attsvm.numbers.Float", "attsvm.numbers.Bool"}
 PUBLIC = {
     "att": dir(attsvm),
@@ -227,7 +230,7 @@ def reaches_inside(source, allowed=TOOLS):
 def test_the_laboratory_uses_public_names_and_tools_only():
     broken = {}
     for path in sorted(LABORATORY.rglob("*.py")):
-        allowed = (*TOOLS, *OF_COMMANDS) if path.parent.name == "cli" else TOOLS
+        allowed = (*TOOLS, *TOOLS_OF_A_ROOM.get(path.parent.name, ()))
         broken[str(path)] = list(reaches_inside(path.read_text(encoding="utf8"), allowed))
     assert not {path: words for path, words in broken.items() if words}
 

@@ -12,7 +12,7 @@ from sybil.parsers.markdown import CodeBlockParser
 
 import attsvm
 from attsvm import datasets, next_token
-from attsvm_lab import claims, figures
+from attsvm_lab import claims, figures, programs
 from tests import pages
 
 ROOT = Path(__file__).parents[1]
@@ -80,12 +80,15 @@ def test_every_page_is_collected(request):
 # ---------------------------------------------------------------------- the reference
 
 
-API = {page.name: page.read_text(encoding="utf8") for page in (DOCS / "api").glob("*.md")}
+API = {
+    page.name: page.read_text(encoding="utf8")
+    for page in (*(DOCS / "api").glob("*.md"), DOCS / "lab" / "programs.md")
+}
 NAMES = [
     *(f"attsvm.{name}" for name in attsvm.__all__),
     *(
         f"{module.__name__}.{name}"
-        for module in (claims, datasets, figures, next_token)
+        for module in (claims, datasets, figures, next_token, programs)
         for name in module.__all__
     ),
 ]

@@ -25,6 +25,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.training.inputs import record_steps
+from attsvm_lab import programs
 from attsvm_lab.claims import by_module
 from attsvm_lab.claims.claim import Claim
 
@@ -33,7 +34,7 @@ PATIENCE = 30
 """Seconds after which a claim that still looks for its data has noticed."""
 RUNS = ("train", "regularisation_path", "next_token.train_choice", "next_token.train_two_stages")
 NUMBERS = (
-    *("fit_rate", "finite_part", "datasets.separable_share", "datasets.capacity"),
+    *("programs.fit_rate", "finite_part", "datasets.separable_share", "datasets.capacity"),
     *("datasets.LocationRisk.on_manifold", "next_token.collapse_exponent", "next_token.recover"),
     *("next_token.log_excess", "next_token.graph_finite_part"),
 )
@@ -151,7 +152,7 @@ MUTANTS: dict[str, tuple[Any, Sequence[str], Sequence[float]]] = {
     "number smaller": (scaled, NUMBERS, [-size for size in SIZES]),
     "answers flipped": (
         flipped,
-        ("separable", "all_tokens_support", "locally_optimal", "best_tokens"),
+        ("separable", "programs.all_tokens_support", "locally_optimal", "best_tokens"),
         SIZES,
     ),
 }
@@ -169,8 +170,8 @@ def falsified(change: Any, names: Sequence[str], size: float) -> Iterator[list[s
 
     for name in names:
         *places, last = name.split(".")
-        home: Any = att
-        for place in places:
+        home: Any = programs if places[:1] == ["programs"] else att
+        for place in places if home is att else places[1:]:
             home = getattr(home, place)
         originals.append((home, last, getattr(home, last)))
         setattr(home, last, watched(name, change(getattr(home, last), size)))

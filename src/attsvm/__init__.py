@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         kkt_point as kkt_point,
     )
     from attsvm.comparison.offsets import offset_program as offset_program
-    from attsvm.comparison.rates import fit_rate as fit_rate
     from attsvm.comparison.theory import (
         NoTheorem as NoTheorem,
         limit_norm as limit_norm,
@@ -102,17 +101,11 @@ if TYPE_CHECKING:
         AdamMargin as AdamMargin,
         adam_margin as adam_margin,
     )
-    from attsvm.program.assumptions import (
-        all_tokens_support as all_tokens_support,
-        in_cone as in_cone,
-        in_margin_cone as in_margin_cone,
-        label_support as label_support,
-        label_svm as label_svm,
-        leakage_cost as leakage_cost,
-    )
     from attsvm.program.certificate import Certificate as Certificate
     from attsvm.program.finite_part import finite_part as finite_part
     from attsvm.program.max_margin import (
+        label_support as label_support,
+        label_svm as label_svm,
         max_margin as max_margin,
         separable as separable,
         separate as separate,

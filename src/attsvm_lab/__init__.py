@@ -4,6 +4,7 @@ import attsvm_lab as lab
 
 lab.claims.claims["…"](seed=0)      a statement of a paper as an experiment
 lab.figures.ALL["two-clouds"]       a published figure, with checks of its numbers
+lab.programs.fit_rate(x, error)     programs of research, hypotheses, rates
 lab.sweep("study.toml")             a grid of trainings, with intervals
 """
 
@@ -14,5 +15,5 @@ from attsvm._support.lazy import exports
 __getattr__, __dir__, __all__ = exports(__name__)
 
 if TYPE_CHECKING:
-    from attsvm_lab import claims as claims, figures as figures
+    from attsvm_lab import claims as claims, figures as figures, programs as programs
     from attsvm_lab.sweeps.sweep import sweep as sweep

@@ -168,3 +168,10 @@ def test_no_order_of_scores_depends_on_the_length_of_head_or_values(dtype, of_he
         other, -of_head * v, solution
     )
     assert not equal_losing_scores(other, of_head * v)
+
+
+def test_equal_losing_scores_are_seen_and_their_absence_too():
+    assert equal_losing_scores(*datasets.orthogonal(4, 3, 20))
+    assert equal_losing_scores(*datasets.several_inputs())
+    assert not equal_losing_scores(*datasets.sphere(3, 4, 5))
+    assert equal_losing_scores(*datasets.orthogonal(4, 3, 20, seed=range(3))).all()

@@ -1,4 +1,4 @@
-"""The verbs: max_margin, separate, separable."""
+"""The verbs: max_margin, separate, label_svm, separable."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attsvm.data.selection import matching_runs
+from attsvm.data.selection import as_selected, matching_runs
 from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, frobenius
 from attsvm.norms.joint import HeadsNorm
 from attsvm.norms.names import as_norm
+from attsvm.numbers import Bool
 from attsvm.program.answer import over_runs
 from attsvm.program.certificate import TOLERANCE
 from attsvm.program.constraints import Constraints, as_required, as_slack
@@ -127,6 +128,31 @@ def separate(
     # Each row is the difference between a token and a second token at the origin.
     keys = np.stack([array, np.zeros_like(array)], axis=1)
     return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required, slack=slack)
+
+
+def label_svm(tokens: Tokens, selected: ArrayLike, norm: Norm | str = frobenius) -> Solution:
+    """The head that separates the labels of the selected tokens with the largest margin.
+
+        v^mm = argmin N(v)  subject to  Y_i vᵀ x_{iα_i} ≥ 1
+
+    selected: one token per example. The solution's W is v (c, 1).
+    """
+    selection = as_selected(tokens, selected)
+    if tokens.runs is not None:
+        raise ValueError(f"the tokens have {tokens.runs} runs. Pass those of one: tokens.run(0).")
+    several = np.flatnonzero(selection.sum(-1) > 1)
+    if several.size:
+        raise ValueError(
+            f"selected picks {int(selection[several[0]].sum())} tokens in example {several[0]}. "
+            "Pass one token per example: the label of a mixture depends on its shares."
+        )
+    features = tokens.values[np.arange(tokens.n), selection.argmax(-1)]
+    return separate(tokens.labels[:, None] * features, norm)
+
+
+def label_support(head: Solution) -> Bool:
+    """Examples whose label margin is tight, bool (n,): S in the joint theorems; the others relax."""
+    return np.asarray(head.support.any(-1))
 
 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:

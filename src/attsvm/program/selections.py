@@ -18,9 +18,8 @@ from attsvm.data.selection import locally_optimal
 from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Bool, Float
-from attsvm.program.assumptions import label_svm
 from attsvm.program.certificate import TOLERANCE
-from attsvm.program.max_margin import max_margin, separable
+from attsvm.program.max_margin import label_svm, max_margin, separable
 from attsvm.program.solution import NotSeparable, Solution
 
 LIMIT = 200_000

@@ -15,6 +15,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 
 PAPER = "Huang, Liang, Yang 2025, How Transformers Learn Regular Language Recognition, arXiv 2505.00926"
@@ -174,7 +175,7 @@ def the_head_tends_to_the_max_margin_separator_of_the_outputs(seed: int, slower:
     late = path.index >= STEPS / 10
     size = np.linalg.norm(path.v, axis=-1)[late]
     straight = np.corrcoef(np.log(path.index[late]), size)[0, 1] ** 2
-    rate = att.fit_rate(path.index, path.loss, last=3.0).exponent
+    rate = programs.fit_rate(path.index, path.loss, last=3.0).exponent
     return att.judge(
         "u tends to the separator of the attention outputs",
         att.at_least("cosine of u and the separator", att.cosine(path.v[-1:, :, None], best.W)[0], 0.995),

@@ -14,6 +14,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import growing, log_time, r2, solved
 
@@ -128,7 +129,7 @@ def _arrival(run: Descent) -> float:
 
 def _direction(run: Descent, slowest: float = -1.0) -> att.Verdict:
     away, steps = run.away[1:], run.path.index[1:]
-    rate = att.fit_rate(steps, away)
+    rate = programs.fit_rate(steps, away)
     return att.judge(
         "1 − cosine falls faster than 1/t",
         att.at_most("exponent in t", rate.exponent, slowest),
@@ -207,7 +208,7 @@ def plain_descent_grows_logarithmically(seed: int, rule: att.Optimizer = GROWING
     late = run.path.index >= STEPS / 10
     log_t, size = log_time(run.path.index[late], FASTER), run.path.norm()[late]
     slope = np.polyfit(log_t, size, 1)[0] * run.best.margin
-    exponent = att.fit_rate(log_t, run.away[late]).exponent
+    exponent = programs.fit_rate(log_t, run.away[late]).exponent
     return att.judge(
         "‖W(t)‖ grows like log t",
         att.at_least("R² against log t", r2(log_t, size), STRAIGHT),

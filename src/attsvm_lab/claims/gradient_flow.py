@@ -12,6 +12,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import equal_losers, first_tokens, solved
 
@@ -40,7 +41,7 @@ def key_query_descent_conserves_the_balance(seed: int, separate: bool = False) -
     the drift in lr between 0.97 and 1.03, and a drift of at most 0.3 % of how far KᵀK itself moved.
     """
     drifts, moved = balance_drifts(seed, separate)
-    rate = att.fit_rate(RATES, drifts, last=100)
+    rate = programs.fit_rate(RATES, drifts, last=100)
     return att.judge(
         "KᵀK − QᵀQ is conserved up to O(lr)",
         att.at_least("exponent of the drift in lr", rate.exponent, 0.97),

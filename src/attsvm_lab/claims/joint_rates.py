@@ -14,6 +14,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.fast_rates import REFERENCE
 from attsvm_lab.claims.instances import r2, solved
@@ -146,7 +147,7 @@ def the_joint_loss_falls_like_the_exponential_of_a_cube_root(seed: int, power: f
     log_loss = np.log(run.path.loss[late])
     c = 3 * FIRST * float(run.head_program.margin)
     slope = -np.polyfit(root, log_loss, 1)[0]
-    gap = att.fit_rate(run.head_length[late], 1 - run.head_share[late], last=100)
+    gap = programs.fit_rate(run.head_length[late], 1 - run.head_share[late], last=100)
     return att.judge(
         "the joint loss falls like e^(−c t^(1/3))",
         att.at_least("R² of log L against t^(1/3)", r2(root, log_loss), 0.9999),

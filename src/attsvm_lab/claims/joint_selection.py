@@ -9,6 +9,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
 from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.prompt_instances import PAPER
@@ -101,7 +102,7 @@ def head_and_prompt_both_find_their_max_margin(seed: int, tight: bool = True) ->
         "v/r → v^mm and p/R → p^mm",
         att.at_least("cosine of the head", att.cosine(path.v[..., None], head.W)[-1], 0.999),
         att.at_least("cosine of the prompt", att.cosine(path.W, mm.W)[-1], 0.999),
-        att.reported("ν, estimated from above", att.leakage_cost(tokens, CHOSEN, samples=20, seed=seed)),
+        att.reported("ν, estimated from above", programs.leakage_cost(tokens, CHOSEN, samples=20, seed=seed)),
     )
 
 

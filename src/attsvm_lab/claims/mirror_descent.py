@@ -13,6 +13,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import Claim, claim
 from attsvm_lab.claims.instances import growing, log_time, solved
 from attsvm_lab.claims.transformers_setup import clearly_optimal, draws
@@ -66,7 +67,7 @@ def away(path: att.Path, p: float, q: float) -> Float:
 def late_rate(steps: Float, away: Float) -> Any:
     """The power of log k at which a divergence (k,) falls over the last decade of steps."""
     late = steps >= steps[-1] / 10
-    return att.fit_rate(np.log(steps[late]), away[late])
+    return programs.fit_rate(np.log(steps[late]), away[late])
 
 
 # ---------------------------------------------------------------------- regularisation path
@@ -183,7 +184,7 @@ def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
 def _rate(seed: int, p: float, q: float) -> att.Verdict:
     path = _descent(seed, p, True)
     log_t, divergences = log_time(path.index[LATE:], FASTER), away(path, p, q)[:, LATE:]
-    exponents = np.array([att.fit_rate(log_t, divergence).exponent for divergence in divergences])
+    exponents = np.array([programs.fit_rate(log_t, divergence).exponent for divergence in divergences])
     power = 2 * min(1.0, p - 1)
     return att.judge(
         f"the divergence to the l{q:g} program falls at its rate",

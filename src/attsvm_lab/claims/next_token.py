@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import growing, r2
 
@@ -112,7 +113,7 @@ def both_stages_tend_to_their_programs(seed: int, normalised: bool = True) -> at
             att.reported(f"norm, {name}", size[-1]),
         ]
         numbers |= {f"index, {name}": index, f"1 − cosine, {name}": away, f"norm, {name}": size}
-    late = att.fit_rate(stages.attention.index, numbers["1 − cosine, attention"], last=3.0)
+    late = programs.fit_rate(stages.attention.index, numbers["1 − cosine, attention"], last=3.0)
     return att.judge(
         "both stages tend to their programs",
         *evidence,
@@ -151,7 +152,7 @@ def the_first_stage_of_random_tokens_tends_to_its_program(seed: int, normalised:
     layer = Layer(path, att.next_token.feed_forward_program(corpus, E), path.log_excess)
     late = path.index >= path.index[-1] / 10
     slope, growth = (np.polyfit(path.index[late], y[late], 1)[0] for y in (layer.log_gap, path.norm()))
-    rate = att.fit_rate(path.index, layer.away, last=3.0)
+    rate = programs.fit_rate(path.index, layer.away, last=3.0)
     return att.judge(
         "the first stage of random tokens tends to its program",
         att.at_most("exponent of 1 − cosine", rate.exponent, -1.85),

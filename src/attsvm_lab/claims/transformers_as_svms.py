@@ -11,6 +11,7 @@ from scipy.special import softmax
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import PAPER, draws, embedded, one_step, random_weights
@@ -138,7 +139,7 @@ def all_tokens_become_support_vectors_as_d_grows(
     share = []
     for d, width in zip((4, 32, 256), widths, strict=True):  # the tokens span `width` of d dimensions
         tokens, v = embedded(2, 3, width, d, draws(seed, 100))
-        share.append(float(np.mean(att.all_tokens_support(solved(tokens, att.best_tokens(tokens, v))))))
+        share.append(float(np.mean(programs.all_tokens_support(solved(tokens, att.best_tokens(tokens, v))))))
     return att.judge(
         "all tokens become support vectors as d grows",
         att.at_least("share at d = 32 less share at d = 4", share[1] - share[0], 0.3),

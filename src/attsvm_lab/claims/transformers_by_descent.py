@@ -8,6 +8,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.prompt_instances import gradient, log_slope
@@ -50,7 +51,7 @@ def no_weight_is_stationary_if_all_tokens_are_support(seed: int) -> att.Verdict:
     ⟨−∇L, W^mm⟩ = Σ c exactly [derived]. Four draws (2, 3, 8) that satisfy B.1, 64 random weights each, of
     norm 0.1 to 16; the gradient is that of the training loop. Wanted: Σ c at every weight, to 1e-6.
     """
-    tokens, v, solution = four_problems(seed, lambda t, v, s: np.asarray(att.all_tokens_support(s)))
+    tokens, v, solution = four_problems(seed, lambda t, v, s: np.asarray(programs.all_tokens_support(s)))
     return _descent_along(seed, tokens, v, solution, exact=True)
 
 

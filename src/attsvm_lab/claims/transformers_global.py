@@ -8,6 +8,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
 from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import (
@@ -62,7 +63,7 @@ def in_self_attention_descent_from_a_separating_first_gradient_is_global(
 def _after_first_gradient(seed: int, separates: bool, own_queries: bool = False) -> att.Verdict:
     def as_wanted(tokens: att.Tokens, v: Float, solution: att.Solution) -> Bool:
         first = one_step(tokens, v, np.zeros((tokens.runs or 1, 1, 8, 8))).final
-        return np.asarray(att.in_margin_cone(first, solution, 0.0)) == separates
+        return np.asarray(programs.in_margin_cone(first, solution, 0.0)) == separates
 
     tokens, v, solution = four_problems(seed, as_wanted, size=(3, 4, 8), own_queries=own_queries)
     first = one_step(tokens, v, np.zeros((4, 1, 8, 8))).final
@@ -173,7 +174,7 @@ def descent_is_global_if_all_tokens_are_support(seed: int, support: bool = True)
     tokens, v = att.datasets.sphere(2, 3, 4, seed=draws(seed, 40))
     best = att.best_tokens(tokens, v)
     solution = solved(tokens, best)
-    wanted = np.asarray(att.all_tokens_support(solution)) == support
+    wanted = np.asarray(programs.all_tokens_support(solution)) == support
     draw = np.flatnonzero(wanted & np.asarray(solution.separable))
     axes = ((int(k), _second(tokens.run(int(k)), v[k], best[k])) for k in draw)
     second = {k: axis for k, axis in axes if axis is not None}

@@ -20,7 +20,6 @@ from attsvm import (
     capabilities_of,
     classify,
     cosine,
-    fit_rate,
     frobenius,
     margin_ratio,
     max_margin,
@@ -30,6 +29,7 @@ from attsvm._support.options import BadOption
 from attsvm._support.validation import is_finite
 from attsvm.norms.names import norm_of
 from attsvm.numbers import Float
+from attsvm_lab.programs import fit_rate
 from attsvm_lab.sweeps.intervals import KINDS
 from attsvm_lab.sweeps.plugins import is_plugin, plugin
 

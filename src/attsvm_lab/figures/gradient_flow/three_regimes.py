@@ -15,6 +15,7 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE
+from attsvm_lab import programs
 from attsvm_lab.claims.gradient_flow import (
     RATES,
     WIDE,
@@ -109,7 +110,9 @@ def checks(arrays: Arrays) -> list[Check]:
     end = {name: float(np.median(values[:, -1])) for name, values in arrays.items() if name not in OTHER}
     late = within(0.05, "of the best margin, still on its way")
     more = float(np.mean(arrays["whole"][:, -1] > arrays["factors"][:, -1] + 0.005))
-    exponent = float(np.median([att.fit_rate(RATES, drift, last=100).exponent for drift in arrays["drift"]]))
+    exponent = float(
+        np.median([programs.fit_rate(RATES, drift, last=100).exponent for drift in arrays["drift"]])
+    )
     direction, rounding = within(1e-3, "a direction, still on its way"), within(1e-10, "rounding")
     linear = within(0.03, "one common step adds lr² to the balance")
     cosine, off = end["aligned_cosine"], end["aligned_off"]

@@ -15,6 +15,7 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
+from attsvm_lab import programs
 from attsvm_lab.figures.accuracy import counted, digits
 from attsvm_lab.figures.figure import RUN, Arrays, Check, scales
 from attsvm_lab.figures.max_margin_selection.protocol import descend
@@ -68,7 +69,7 @@ def experiment(runs: int, steps: int, inputs: Sequence[int]) -> Arrays:
         outcomes = {"global": kind == "global", "local": np.isin(kind, ("global", "local"))}
         outcomes |= {
             "separable": best.separable,
-            "all_support": best.separable & att.all_tokens_support(best),
+            "all_support": best.separable & programs.all_tokens_support(best),
         }
         for name, flags in outcomes.items():
             arrays[f"{name}_{n}"] = flags.reshape(len(WIDTHS[n]), runs).sum(-1)

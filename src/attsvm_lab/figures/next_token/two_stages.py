@@ -13,6 +13,7 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import band, describe, grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE
+from attsvm_lab import programs
 from attsvm_lab.claims.next_token import VOCABULARY, corpus_of, layers
 from attsvm_lab.figures.accuracy import Accuracy, within
 from attsvm_lab.figures.figure import CONJECTURED, DERIVED, STATED, Arrays, Check, Provenance, scales
@@ -107,7 +108,7 @@ def _explain(gap: Axes, away: Axes, norm: Axes) -> None:
 @experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """For orthonormal tokens: linear norms, linear log losses, and directions that tend to the program."""
-    rate = att.fit_rate(arrays["steps_ov"], np.median(arrays["away_ov_random"], axis=0), last=3.0)
+    rate = programs.fit_rate(arrays["steps_ov"], np.median(arrays["away_ov_random"], axis=0), last=3.0)
     statement = "1 − cosine of W_ov, random tokens: exponent in t above −1"
     slow = within(0.1, "1 − cosine is O(log t/t)")
     source = "Huang et al. 2024, Proposition 1"

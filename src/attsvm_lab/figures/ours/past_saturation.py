@@ -8,6 +8,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.plotting.layout import band, describe, grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
+from attsvm_lab import programs
 from attsvm_lab.figures.accuracy import log_digits, sampled, within
 from attsvm_lab.figures.figure import DERIVED, RUN, Arrays, Check, scales
 from attsvm_lab.figures.papers import OURS
@@ -73,7 +74,7 @@ def checks(arrays: Arrays) -> list[Check]:
     """The error at the last step against an independent script, and the rate at which it falls."""
     steps = int(arrays["steps"][-1])
     quantity, rate = "exponent of the error, relative to the winner", within(0.15, SLOPE)
-    slope = att.fit_rate(arrays["steps"], np.median(arrays["ours"], axis=0)).exponent
+    slope = programs.fit_rate(arrays["steps"], np.median(arrays["ours"], axis=0)).exponent
     rows = [Check(quantity, DERIVED, "asymptotics of the run", -2.0, slope, rate)]
     for name, formula, reference in (
         ("ours", "relative to the winner", 5.3e-7),

@@ -10,6 +10,7 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
+from attsvm_lab import programs
 from attsvm_lab.figures.accuracy import within
 from attsvm_lab.figures.figure import STATED, Arrays, Check, scales
 from attsvm_lab.figures.papers import SPARSE_SIGNALS
@@ -114,7 +115,7 @@ def draw(arrays: Arrays) -> Canvas:
 @experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The rate of the cosine, and the share of runs in which attention has the smaller error."""
-    rate = att.fit_rate(arrays["ratios"], arrays["away"].mean(0), last=1000).exponent
+    rate = programs.fit_rate(arrays["ratios"], arrays["away"].mean(0), last=1000).exponent
     lead = float((arrays["attention"][:, -1] < arrays["pooled"][:, -1]).mean())
     near = within(0.35, "C/α for large d and α: from α = 2 on it falls a little faster")
     statement = "share of runs in which attention errs less than pooling at α = 32"

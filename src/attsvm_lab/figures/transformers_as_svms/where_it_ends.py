@@ -15,6 +15,7 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
+from attsvm_lab import programs
 from attsvm_lab.figures.accuracy import counted, digits
 from attsvm_lab.figures.figure import RUN, Arrays, Check, scales
 from attsvm_lab.figures.papers import TRANSFORMERS
@@ -107,7 +108,7 @@ def _ends(path: att.Path, v: Float) -> dict[str, Any]:
         "global": kind == "global",
         "local": np.isin(kind, ("global", "local")),
         "saturated": path.attention[:, -1].max(-1).min(-1) > 0.9,
-        "support": att.all_tokens_support(att.max_margin(path.tokens, att.best_tokens(path.tokens, v))),
+        "support": programs.all_tokens_support(att.max_margin(path.tokens, att.best_tokens(path.tokens, v))),
     }
 
 

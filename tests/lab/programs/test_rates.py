@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm.comparison.rates import fit_rate
+from attsvm_lab.programs import fit_rate
 
 pytestmark = pytest.mark.quick
 

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 from attsvm.data.selection import as_selected
 from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, frobenius
-from attsvm.numbers import Bool, Float
+from attsvm.numbers import Float
 from attsvm.program.certificate import TOLERANCE
-from attsvm.program.max_margin import separate
+from attsvm.program.max_margin import label_svm, separate
 from attsvm.program.solution import NotSeparable, Solution
 
 
@@ -20,31 +20,6 @@ def all_tokens_support(solution: Solution) -> Any:
     """Assumption B.1: every token that is not selected has an active constraint."""
     active = (solution.support | ~solution.constraints.separating).all((-2, -1))
     return bool(active) if active.ndim == 0 else active
-
-
-def label_svm(tokens: Tokens, selected: ArrayLike, norm: Norm | str = frobenius) -> Solution:
-    """The head that separates the labels of the selected tokens with the largest margin.
-
-        v^mm = argmin N(v)  subject to  Y_i vᵀ x_{iα_i} ≥ 1
-
-    selected: one token per example. The solution's W is v (c, 1).
-    """
-    selection = as_selected(tokens, selected)
-    if tokens.runs is not None:
-        raise ValueError(f"the tokens have {tokens.runs} runs. Pass those of one: tokens.run(0).")
-    several = np.flatnonzero(selection.sum(-1) > 1)
-    if several.size:
-        raise ValueError(
-            f"selected picks {int(selection[several[0]].sum())} tokens in example {several[0]}. "
-            "Pass one token per example: the label of a mixture depends on its shares."
-        )
-    features = tokens.values[np.arange(tokens.n), selection.argmax(-1)]
-    return separate(tokens.labels[:, None] * features, norm)
-
-
-def label_support(head: Solution) -> Bool:
-    """Examples whose label margin is tight, bool (n,): S in the joint theorems; the others relax."""
-    return np.asarray(head.support.any(-1))
 
 
 def leakage_cost(

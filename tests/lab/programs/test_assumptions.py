@@ -4,16 +4,10 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
-from attsvm.data.selection import best_tokens, equal_losing_scores
-from attsvm.program.assumptions import (
-    all_tokens_support,
-    in_cone,
-    in_margin_cone,
-    label_support,
-    label_svm,
-    leakage_cost,
-)
+from attsvm.data.selection import best_tokens
+from attsvm.data.tokens import Tokens
 from attsvm.program.max_margin import max_margin
+from attsvm_lab.programs import all_tokens_support, in_cone, in_margin_cone, leakage_cost
 
 
 def test_all_tokens_support_in_high_dimension_but_not_in_low():
@@ -21,21 +15,6 @@ def test_all_tokens_support_in_high_dimension_but_not_in_low():
     assert all_tokens_support(max_margin(wide, best_tokens(wide, v)))
     narrow, v = datasets.sphere(3, 6, 4, seed=0)
     assert not all_tokens_support(max_margin(narrow, best_tokens(narrow, v)))
-
-
-def test_equal_losing_scores_are_seen_and_their_absence_too():
-    assert equal_losing_scores(*datasets.orthogonal(4, 3, 20))
-    assert equal_losing_scores(*datasets.several_inputs())
-    assert not equal_losing_scores(*datasets.sphere(3, 4, 5))
-    assert equal_losing_scores(*datasets.orthogonal(4, 3, 20, seed=range(3))).all()
-
-
-def test_label_support_is_all_when_tight_and_drops_the_loose_example():
-    tight, _ = datasets.joint_training((0.5, 1.0))
-    loose, _ = datasets.joint_training((0.5, 1.5))
-    np.testing.assert_allclose(label_svm(tight, [1, 1, 1]).W[:, 0], [0, 1], atol=1e-12)
-    assert label_support(label_svm(tight, [1, 1, 1])).tolist() == [True, True, True]
-    assert label_support(label_svm(loose, [1, 1, 1])).tolist() == [True, True, False]
 
 
 def test_leaking_attention_costs_margin_where_the_other_token_is_zero():
@@ -79,14 +58,17 @@ def test_the_margin_cone_honours_the_margins_that_the_solution_requires(scale):
     assert in_margin_cone(even.W, even, 0.999)
 
 
-def test_the_label_margin_of_several_tokens_in_an_example_is_refused():
+def test_a_margin_that_no_row_asks_for_widens_no_cone():
+    tokens = Tokens([[[1.0, 2.0], [1, 2]], [[1, 0], [0, 0]]])
+    solution = max_margin(tokens, [[True, True], [True, False]], required=[1e12, 1.0])
+    assert in_margin_cone(solution.W, solution, 0.999)
+    assert not in_margin_cone(-solution.W, solution, 0.999)
+
+
+def test_the_leakage_of_several_tokens_in_an_example_is_refused():
     tokens, _ = datasets.joint_training((0.5, 1.0))
-    for selected in ([[False, True], [True, True], [False, True]], np.ones((3, 2), bool)):
-        for ask in (label_svm, leakage_cost):
-            with pytest.raises(ValueError, match=r"picks 2 tokens in example \d"):
-                ask(tokens, selected)
-    with pytest.raises(ValueError, match="2 runs"):
-        label_svm(tokens.repeated(2), [1, 1, 1])
+    with pytest.raises(ValueError, match=r"picks 2 tokens in example \d"):
+        leakage_cost(tokens, np.ones((3, 2), bool))
 
 
 @pytest.mark.parametrize("samples", [20])

@@ -1,0 +1,19 @@
+"""Programs of research, and what the claims ask of solutions beyond the library.
+
+assumptions.py has the hypotheses of the theorems, rates.py power laws of curves.
+"""
+
+from typing import TYPE_CHECKING
+
+from attsvm._support.lazy import exports
+
+__getattr__, __dir__, __all__ = exports(__name__)
+
+if TYPE_CHECKING:
+    from attsvm_lab.programs.assumptions import (
+        all_tokens_support as all_tokens_support,
+        in_cone as in_cone,
+        in_margin_cone as in_margin_cone,
+        leakage_cost as leakage_cost,
+    )
+    from attsvm_lab.programs.rates import fit_rate as fit_rate
