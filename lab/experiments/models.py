@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attend import Line, attend
-from attsvm.torch.pooling import temperature
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
@@ -88,7 +87,10 @@ class Attention(nn.Module):
                 lengths = torch.repeat_interleave(lengths, lengths, output_size=len(asking))
         else:
             lengths = mask.sum(-1)[:, None]
-        factor = temperature(self.beta, lengths[..., None].float(), asking.float() @ self.token.T)
+        # exp(−exp β) is in (0, 1): the factor may grow with log(number of tokens), at a learned rate.
+        # Reference: Zhang et al. 2024, "Selective Attention".
+        growth = torch.exp(-torch.exp(self.beta)) * torch.log(lengths[..., None].float())
+        factor = 1 + growth + torch.tanh(asking.float() @ self.token.T)
         return factor.to(asking.dtype)
 
 

@@ -4,7 +4,6 @@ LpMirrorDescent, SteepestDescent    torch.optim optimizers
 Compositional                       an optimizer of W_Q and W_K together
 max_margin                          certified max-margin solutions of a batch, with gradients
 pool, attention, AttentionPooling   softmax attention whose gradient survives saturation
-SelectiveAttention                  the same with a learned temperature per query
 attention_statistics                what every query selects, at any length of context
 MarginMonitor                       norm, entropy and margin of every head while a model trains
 clip_logits                         a limit on the logits of every head, kept in the weights
@@ -35,7 +34,7 @@ from attsvm.torch.clip import LogitClip, clip_logits
 from attsvm.torch.max_margin import MaxMargin, NotDifferentiable, max_margin
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import HeadRecord, MarginMonitor
-from attsvm.torch.pooling import AttentionPooling, SelectiveAttention, attention, pool
+from attsvm.torch.pooling import AttentionPooling, attention, pool
 from attsvm.torch.readers import QueryKey
 from attsvm.torch.split import AttentionLayout, Split, SplitMatrix, split
 from attsvm.torch.statistics import AttentionStatistics, attention_statistics
@@ -54,7 +53,6 @@ __all__ = [
     "MaxMargin",
     "NotDifferentiable",
     "QueryKey",
-    "SelectiveAttention",
     "Split",
     "SplitMatrix",
     "SteepestDescent",

@@ -1,4 +1,4 @@
-"""Softmax attention pooling whose gradient survives saturation, and the same with learned temperatures.
+"""Softmax attention pooling whose gradient survives saturation.
 
 The usual softmax gradient s_a (γ_a − Σ s_t γ_t) of the winning token a cancels to zero once s_a rounds
 to one. Here the weights are functions of the logits relative to the winner's, and the winner's weight
@@ -89,12 +89,9 @@ class AttentionPooling(nn.Module):
         values: Tensor | None = None,
     ) -> Tensor:
         logits = self.logits(_without_padding(tokens, mask), queries)
-        return self._pooled(logits, tokens if values is None else values, mask)
-
-    def _pooled(self, logits: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """(n, heads, T), (n, T, k) → (n, heads · k)."""
         head_mask = None if mask is None else mask[:, None]
-        return pool(logits, values[:, None], head_mask, scale_free=self.scale_free).flatten(-2)
+        values = (tokens if values is None else values)[:, None]
+        return pool(logits, values, head_mask, scale_free=self.scale_free).flatten(-2)
 
     def logits(self, tokens: Tensor, queries: Tensor | None = None) -> Tensor:
         """x_tᵀ W_h z of every head, (n, heads, T)."""
@@ -118,108 +115,6 @@ class AttentionPooling(nn.Module):
 
     def extra_repr(self) -> str:
         return f"d={self.d}, heads={self.heads}, query_width={self.query_width}, scale_free={self.scale_free}"
-
-
-def temperature(beta: Tensor, positions: Tensor, token: Tensor | None = None) -> Tensor:
-    """The factor of a query's logits: 1 + exp(−exp β) log i, plus tanh of the token part where there is one.
-
-    beta, positions i ≥ 1 and the token part broadcast. exp(−exp β) is in (0, 1): the factor may grow with the
-    logarithm of the number of competing tokens, at a learned rate. The token part moves it by less than 1.
-    """
-    factor = 1 + torch.exp(-torch.exp(beta)) * torch.log(positions)
-    return factor if token is None else factor + torch.tanh(token)
-
-
-class SelectiveAttention(AttentionPooling):
-    """AttentionPooling whose logits are multiplied by a learned temperature of the query.
-
-        logits  τ(z, i) x_tᵀ W z,     τ(z, i) = 1 + exp(−exp β) log i  [ + tanh(a · z) ]
-
-    i is the query's position, counted from 1: `positions` (n,), by default the number of tokens that count,
-    which is the position of a causal query. Each head has its own β, and with token_part=True its own a
-    (needs query_width). To separate tokens sharply W must grow; τ can replace a part of that growth.
-    value_part=True scales values by 1 + tanh(c · x_t), with a c of each head: softmax must put its weight
-    somewhere, and where all tokens are noise only a temperature of values can silence them.
-    Reference: Zhang et al. 2024, "Selective Attention: Enhancing Transformer through Principled Context
-    Control", as we recall its form.
-    """
-
-    def __init__(
-        self,
-        d: int,
-        heads: int = 1,
-        *,
-        query_width: int | None = None,
-        token_part: bool = False,
-        scale_free: bool = False,
-        value_part: bool = False,
-    ) -> None:
-        super().__init__(d, heads, query_width=query_width, scale_free=scale_free)
-        if token_part and query_width is None:
-            raise ValueError("token_part needs queries to look at. Pass query_width=e, or leave it out.")
-        # exp(−exp 1) = 0.07: near plain attention, and with a gradient.
-        self.beta = nn.Parameter(torch.ones(heads))
-        self.token = nn.Parameter(torch.zeros(heads, query_width)) if token_part and query_width else None
-        self.value = nn.Parameter(torch.zeros(heads, d)) if value_part else None
-
-    def forward(
-        self,
-        tokens: Tensor,
-        queries: Tensor | None = None,
-        mask: Tensor | None = None,
-        values: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        logits = self.logits(_without_padding(tokens, mask), queries, mask, positions)
-        values = tokens if values is None else values
-        if self.value is None:
-            return self._pooled(logits, values, mask)
-        head_mask = None if mask is None else mask[:, None]
-        scaled = self.value_temperature(_without_padding(tokens, mask))[..., None] * values[:, None]
-        return pool(logits, scaled, head_mask, scale_free=self.scale_free).flatten(-2)
-
-    def logits(
-        self,
-        tokens: Tensor,
-        queries: Tensor | None = None,
-        mask: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """τ(z, i) x_tᵀ W_h z of every head, (n, heads, T)."""
-        plain = super().logits(tokens, queries)
-        if positions is None:
-            all_tokens = tokens.new_full((len(tokens),), float(tokens.shape[1]))
-            positions = all_tokens if mask is None else mask.sum(-1).to(tokens.dtype)
-        return self.temperature(positions, queries)[..., None] * plain
-
-    def temperature(self, positions: Tensor, queries: Tensor | None = None) -> Tensor:
-        """τ of every query and head, (n, heads)."""
-        if positions.ndim != 1 or bool((positions < 1).any()):
-            shape = tuple(positions.shape)
-            raise ValueError(f"positions have shape {shape}; pass one number ≥ 1 per query, counted from 1.")
-        token = None if self.token is None else torch.einsum("ne,he->nh", queries, self.token)
-        return temperature(self.beta, positions.to(self.beta)[:, None], token)
-
-    def value_temperature(self, tokens: Tensor) -> Tensor:
-        """The factor of every token's value in every head, (n, heads, T): 1 + tanh(c · x_t), or 1."""
-        if self.value is None:
-            return tokens.new_ones(len(tokens), self.heads, tokens.shape[1])
-        return 1 + torch.tanh(torch.einsum("ntd,hd->nht", tokens, self.value))
-
-    def attention(
-        self,
-        tokens: Tensor,
-        queries: Tensor | None = None,
-        mask: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """Attention of every head, (n, heads, T)."""
-        logits = self.logits(_without_padding(tokens, mask), queries, mask, positions)
-        return attention(logits, None if mask is None else mask[:, None])
-
-    def extra_repr(self) -> str:
-        temperatures = f"token_part={self.token is not None}, value_part={self.value is not None}"
-        return f"{super().extra_repr()}, {temperatures}"
 
 
 # ---------------------------------------------------------------------- details

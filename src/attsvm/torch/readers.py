@@ -25,7 +25,7 @@ from attsvm._support.architectures import (
 )
 from attsvm.torch.hf_attention_inputs import FORBIDDEN, POSITION_BIAS, hf_attention_inputs
 from attsvm.torch.logits import Logits
-from attsvm.torch.pooling import AttentionPooling, SelectiveAttention
+from attsvm.torch.pooling import AttentionPooling
 from attsvm.torch.query_key_norms import QueryKeyNorms
 
 SAME_LENGTH = 0.03
@@ -138,8 +138,7 @@ def reader_of(module: nn.Module) -> ModuleReader | None:
 
 def read_pooling(module: AttentionPooling, inputs: Inputs) -> AttentionReading:
     tokens, mask = inputs["tokens"], inputs.get("mask")
-    selective = (mask, inputs.get("positions")) if isinstance(module, SelectiveAttention) else ()
-    key = module.logits(tokens, inputs.get("queries"), *selective)[..., None]  # the one query is 1
+    key = module.logits(tokens, inputs.get("queries"))[..., None]  # the one query is 1
     key_mask = None if mask is None else mask[:, None, None]
     logits = Logits(torch.ones_like(key[:, :, :1]), key, key_mask, 1.0)
     norms = torch.stack([torch.linalg.matrix_norm(W) for W in module.weights])
