@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
+from attsvm.comparison.theory import limit_norm
 from attsvm.comparison.verdict import (
     at_least,
     at_most,
@@ -20,11 +21,12 @@ from attsvm.comparison.verdict import (
 from attsvm.data.path import Path
 from attsvm.data.selection import TiedScores, best_tokens
 from attsvm.data.tokens import Tokens
-from attsvm.norms import Entrywise, Schatten, frobenius, nuclear, spectral
+from attsvm.norms import Entrywise, Schatten, frobenius, linf, nuclear, spectral
 from attsvm.program.max_margin import max_margin
-from attsvm.training.optimizers import gd
+from attsvm.training.optimizers import gd, mirror, steepest
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
+from attsvm.training.weights import FullWeight
 
 pytestmark = pytest.mark.quick
 
@@ -328,6 +330,43 @@ def test_local_optimality_is_not_judged_by_the_program_of_another_norm_or_margin
     along = ray(prompt, W[:, :1])
     of_vectors = max_margin(prompt, along.selected, nuclear)  # of one column it is the Frobenius norm
     assert classify(along, np.ones(3), of_vectors) == classify(along, np.ones(3))
+
+
+# A rule, n, T, d and seed of sphere, and the kind by the norm of the limit; by the Frobenius norm the other.
+OWN_NORM = {
+    "p = 1.2": (mirror(1.2, 0.1), 3, 5, 4, 11, "local"),
+    "p = 3": (mirror(3, 0.1), 3, 5, 4, 103, "local"),
+    "p = 3, the other way round": (mirror(3, 0.1), 4, 5, 4, 43, "neither"),
+    "Muon": (steepest(spectral, 0.1), 3, 5, 4, 10, "local"),
+    "signs": (steepest(linf, 0.1), 3, 5, 4, 2, "local"),
+}
+
+
+@pytest.mark.parametrize("name", OWN_NORM)
+def test_local_optimality_is_that_of_the_program_in_the_norm_of_the_limit(name, tmp_path):
+    rule, *size, seed, kind = OWN_NORM[name]
+    tokens, v = datasets.sphere(*size, seed=seed)
+    run = train(tokens, Linear(v), optimizer=rule, steps=3000, record=2)
+    norm = limit_norm(FullWeight(), rule).norm
+    of_frobenius = "neither" if kind == "local" else "local"
+    assert classify(run, v) == classify(run, v, norm=norm) == kind
+    assert classify(run, v, max_margin(tokens, run.selected, norm)) == kind
+    assert classify(run, v, norm="frobenius") == of_frobenius  # the control
+    with pytest.raises(ValueError, match=f"in the {norm} norm"):
+        classify(run, v, max_margin(tokens, run.selected))
+    saved = Path.load(run.save(tmp_path / "run.npz"))
+    with pytest.raises(ValueError, match="does not hold the optimizer"):
+        classify(saved, v)
+    assert classify(saved, v, norm=norm) == kind
+
+
+def test_runs_are_classified_as_each_alone():
+    tokens, v = datasets.sphere(3, 5, 4, seed=range(16))
+    runs = train(tokens, Linear(v), optimizer=steepest(spectral, 0.1), steps=3000, record=2)
+    kinds = classify(runs, v)
+    assert [classify(runs.run(k), v[k]) for k in range(16)] == kinds.tolist()
+    assert kinds[10] == "local" and classify(runs, v, norm=frobenius)[10] == "neither"
+    assert (kinds == classify(runs, v, max_margin(tokens, runs.selected, spectral))).all()
 
 
 # ---------------------------------------------------------------------- solutions over some of the tokens

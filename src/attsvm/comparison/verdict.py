@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,12 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm._support.validation import describe, is_finite
 from attsvm.comparison.offsets import offset_shares
 from attsvm.comparison.several_heads import check_heads, joint_ratio, tie_error
+from attsvm.comparison.theory import NoTheorem, limit_norm
 from attsvm.data.path import BLOCK, Path, exponent
 from attsvm.data.selection import best_tokens, locally_optimal
 from attsvm.data.tokens import Tokens
-from attsvm.norms import Norm, capabilities_of
+from attsvm.norms import Norm, capabilities_of, frobenius
 from attsvm.norms.names import as_norm
-from attsvm.numbers import Float
+from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
 from attsvm.program.max_margin import max_margin
 from attsvm.program.several_heads import HeadsSolution
@@ -325,33 +327,65 @@ def divergence(path: Float, W: Float, norm: Norm | str) -> Float:
     return np.asarray(1 - (norm.dual.steepest(np.asarray(path)) * target).sum((-2, -1)))
 
 
-def classify(path: Path, v: ArrayLike, solution: Solution | None = None) -> Any:
+def classify(
+    path: Path, v: ArrayLike, solution: Solution | None = None, *, norm: Norm | str | None = None
+) -> Any:
     """Where a run ended: "global", "local", "neither" or "unmoved"; with runs an array of them.
 
     global: the run attends to the best tokens. local: its selection is locally optimal. neither: its
     selection is not locally optimal, or no weight separates it (the run is not finished, or tokens tie).
     unmoved: the last weight is zero, or the first one to a share of 1e-6, so the attention was not trained.
-    solution: the Frobenius program of path.selected, where it has been solved already.
+    solution: the program of path.selected in this norm, where it has been solved already.
+    norm: of the program whose support tokens decide between local and neither. The default is that of the
+        limit of what `train` was given; the Frobenius norm where no limit is known, and for other paths.
     """
-    if solution is not None:
-        _check(path, solution)
-        if not _is_of_the_definition(path, solution):
-            raise ValueError(
-                "the solution is not the max-margin program of the tokens that the path attends to, "
-                "in the Frobenius norm and with one margin for all. "
-                "Pass max_margin(path.tokens, path.selected), or none."
-            )
     if path.function != "softmax":
         raise ValueError(f"the path's attention is {path.function}. Only softmax attention is classified.")
-    moved = _moved(path)
+    if solution is not None:
+        _check(path, solution)
+    norm = _norm_of_the_limit(path) if norm is None else as_norm(norm)
+    if solution is not None and not _is_of_the_definition(path, solution, norm):
+        raise ValueError(
+            "the solution is not the max-margin program of the tokens that the path attends to, "
+            f"in the {norm} norm and with one margin for all. "
+            f"Pass max_margin(path.tokens, path.selected, norm) with norm={norm!r}, or none."
+        )
+    moved, selected = np.asarray(_moved(path)), path.selected
+    best = (selected == best_tokens(path.tokens, v)).all((-2, -1))
+    kind = np.where(moved, np.where(best, "global", "neither"), "unmoved").astype(object)
+    undecided = np.asarray(kind == "neither")
+    if undecided.any() and solution is not None:
+        kind[undecided & _locally_optimal(path.tokens, v, solution)] = "local"
+    elif undecided.any():
+        # A program of another norm than Frobenius may take a second: solve those that decide.
+        runs = np.flatnonzero(undecided) if kind.ndim else ...
+        tokens = path.tokens if path.tokens.runs is None else path.tokens.run(runs)
+        heads = np.asarray(v)[runs] if np.ndim(v) > 1 else v
+        with suppress(NotSeparable):
+            solution = max_margin(tokens, selected[runs], norm)
+            kind[runs] = np.where(_locally_optimal(tokens, heads, solution), "local", "neither")
+    return str(kind) if kind.ndim == 0 else kind.astype(str)
+
+
+def _locally_optimal(tokens: Tokens, v: ArrayLike, solution: Solution) -> Bool:
+    return np.asarray(locally_optimal(tokens, v, solution)) & solution.separable
+
+
+def _norm_of_the_limit(path: Path) -> Norm:
+    """The norm of the limit of what trained the path, of one of its heads; by default the Frobenius norm."""
+    if path.trained is None:
+        return frobenius
+    if not path.trained:
+        raise ValueError(
+            "the path comes from a file or a copy, which does not hold the optimizer. "
+            "Pass norm=limit_norm(weight, optimizer).norm."
+        )
+    weight, optimizer, batch = path.trained
     try:
-        solution = solution or max_margin(path.tokens, path.selected)
-    except NotSeparable:
-        return "neither" if moved else "unmoved"
-    best = (solution.selected == best_tokens(path.tokens, v)).all((-2, -1))
-    local = np.asarray(locally_optimal(path.tokens, v, solution)) & solution.separable
-    kind = np.where(moved, np.where(best, "global", np.where(local, "local", "neither")), "unmoved")
-    return str(kind) if kind.ndim == 0 else kind
+        limit = limit_norm(getattr(weight, "weight", weight), optimizer, batch)
+    except NoTheorem:
+        return frobenius
+    return limit.norm
 
 
 # ---------------------------------------------------------------------- details
@@ -388,14 +422,20 @@ def _check(path: object, solution: object, masked: bool = False) -> None:
         )
 
 
-def _is_of_the_definition(path: Path, solution: Solution) -> bool:
+def _is_of_the_definition(path: Path, solution: Solution, norm: Norm) -> bool:
     """Whether this program defines local optimality: other norms and margins have other support tokens."""
-    norm, required = solution.norm, np.asarray(solution.required)
-    if path.W.shape[-1] == 1:
-        norm = capabilities_of(norm).on_column or norm
+    required = np.asarray(solution.required)
+    same_norm = _on_shape(solution.norm, path) == _on_shape(norm, path)
     same_margin = (required > 0).all() and (required == required.max(-1, keepdims=True)).all()
     selects_it = (solution.selected == path.selected).all()
-    return bool(capabilities_of(norm).euclidean and same_margin and selects_it and solution.slack is None)
+    return bool(same_norm and same_margin and selects_it and solution.slack is None)
+
+
+def _on_shape(norm: Norm, path: Path) -> Norm:
+    """One norm for all norms that are equal on the path's weights."""
+    if path.W.shape[-1] == 1:
+        norm = capabilities_of(norm).on_column or norm
+    return frobenius if capabilities_of(norm).euclidean else norm
 
 
 def _same_tokens(path: Tokens, solution: Tokens, masked: bool) -> bool:

@@ -57,6 +57,8 @@ class Path:
     state: arrays from which train(…, resume=path) continues, those of the optimizer included.
     function: from logits to weights: "softmax", "entmax 1.5", "sigmoid OFFSET"; "normalised" is softmax of
         gain · cos(Kᵀx, Qᵀz), with the gain (k,).
+    trained: the weight, optimizer and batch of `train`, which limit_norm reads; None for other paths.
+        Files and pickles do not hold them: it is empty there.
     heads: the number of heads where weight=MultiHead(count) was trained. Then W (k, heads, d, e), K, Q, v and
         all results computed from them have this axis; head(h) is the path of one head.
 
@@ -78,6 +80,7 @@ class Path:
     heads: int | None = None
     function: str = "softmax"
     gain: Float | None = None
+    trained: tuple[Any, ...] | None = None
 
     @classmethod
     def of(cls, tokens: Tokens, weights: Any, steps: Any = None, *, loss: Any = None) -> Path:
@@ -182,7 +185,8 @@ class Path:
         of_run: dict[str, Any] = {n: None if a is None else a[index] for n, a in arrays.items()}
         of_run |= {"loss": lambda: self.loss[index], "log_excess": lambda: self.log_excess[index]}
         of_run["stopped"] = str(of_run["stopped"])
-        return Path(tokens, self.index, kind=self.kind, heads=self.heads, function=self.function, **of_run)
+        alike: dict[str, Any] = {n: getattr(self, n) for n in ("kind", "heads", "function", "trained")}
+        return Path(tokens, self.index, **alike, **of_run)
 
     def changed(self, **changes: Any) -> Path:
         """`dataclasses.replace` without computing loss and log_excess."""
@@ -203,7 +207,10 @@ class Path:
         return np.stack([function(self.head(h)) for h in range(self.heads or 0)], axis=-3)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        # An optimizer of optax is a closure, which pickle refuses.
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
+            "trained": None if self.trained is None else ()
+        }
 
     def __repr__(self) -> str:
         span = f"{len(self.index)} records over {self.index[0]:g}…{self.index[-1]:g} {_UNITS[self.kind]}"
@@ -262,7 +269,8 @@ class Path:
         with naming(file):
             tokens = Tokens.from_arrays(arrays)
             state = {name.removeprefix(STATE): arrays[name] for name in arrays if name.startswith(STATE)}
-            return cls(tokens, **_saved_fields(tokens, arrays), state=state or None)
+            trained = () if "trained" in state else None
+            return cls(tokens, **_saved_fields(tokens, arrays), state=state or None, trained=trained)
 
 
 def _check_index(name: str, index: object, count: int) -> None:

@@ -205,8 +205,8 @@ class Tokens:
         values_are_keys = self.values is self.keys
         return {name: getattr(self, name) for name in AXES if not (values_are_keys and name == "values")}
 
-    def run(self, index: int) -> Tokens:
-        """The tokens of one run."""
+    def run(self, index: int | NDArray[np.intp]) -> Tokens:
+        """The tokens of one run, or of several."""
         if self.runs is None:
             raise ValueError("these tokens have no runs axis.")
         return Tokens(**{name: array[index] for name, array in self._arrays.items()}, dtype=self.keys.dtype)

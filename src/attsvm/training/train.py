@@ -91,7 +91,7 @@ def train(
     segments = Segments("training", steps, first_steps(inputs.tokens, inputs.runs))
     with segments, kept_programs(), jax.enable_x64(True):
         outcome = run(plan, inputs, segments)
-    path = _path(inputs, outcome)
+    path = _path(inputs, outcome).changed(trained=(weight, optimizer, batch))
     if segments.by_hand or outcome.interrupted:
         raise (Interrupted if segments.by_hand else Paused)(path)
     return path

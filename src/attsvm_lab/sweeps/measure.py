@@ -84,8 +84,8 @@ class TrainedRuns:
 
 
 def _kind(runs: TrainedRuns, norm: Norm) -> NDArray[Any]:
-    """Where the run ended: global, local, neither or unmoved."""
-    return np.asarray(classify(runs.path, runs.head(), runs.solution(frobenius)))
+    """Where the run ended: global, local, neither or unmoved, by the program in the norm of its limit."""
+    return np.asarray(classify(runs.path, runs.head()))
 
 
 def _separable(runs: TrainedRuns, norm: Norm) -> NDArray[Any]:
