@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm_lab import programs
 from attsvm_lab.claims.instances import falling, limit_by_length, settled
 from values_and_outputs import interval
 
@@ -53,7 +54,7 @@ def of_norm(path: att.Path, norm: att.Norm) -> dict[str, float] | None:
 def of_adam(path: att.Path, batch: int) -> dict[str, float] | None:
     if batch == N:
         return of_norm(path, att.linf)
-    best = att.adam_margin(path.tokens, path.selected, batch=batch)
+    best = programs.adam_margin(path.tokens, path.selected, batch=batch)
     if not best.certified:
         return None
     pair = path.W[-2:]

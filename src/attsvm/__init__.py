@@ -97,10 +97,6 @@ if TYPE_CHECKING:
     from attsvm.norms.joint import HeadsNorm as HeadsNorm
     from attsvm.norms.layouts import HeadLayout as HeadLayout
     from attsvm.probe import AttentionProbe as AttentionProbe
-    from attsvm.program.adam_margin import (
-        AdamMargin as AdamMargin,
-        adam_margin as adam_margin,
-    )
     from attsvm.program.certificate import Certificate as Certificate
     from attsvm.program.finite_part import finite_part as finite_part
     from attsvm.program.max_margin import (

@@ -304,7 +304,7 @@ def _limit_of_batches(weight: Any, rule: Any) -> Limit:
     nearest = f"all examples at once → {limit_norm(weight, rule).norm}"
     raise NoTheorem(
         f"no limit known for mini-batches with {rule!r}. Nearest: {nearest}; of linear models, Adam in "
-        f"batches tends to adam_margin(tokens, selected, batch=) on W, while Signum keeps l∞ ({BATCHES})."
+        f"batches tends to adam_margin of attsvm_lab.programs on W, while Signum keeps l∞ ({BATCHES})."
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import certified_share, falling, limit_by_length, settled, solved
 from attsvm_lab.claims.transformers_setup import draws
@@ -96,7 +97,7 @@ def _limit(path: att.Path, norm: str) -> float:
         best = solved(path.tokens, path.selected, att.linf)
         share, length = np.asarray(att.margin_ratio(path, best)), np.asarray(path.norm(att.linf))
     else:
-        best = att.adam_margin(path.tokens, path.selected)
+        best = programs.adam_margin(path.tokens, path.selected)
         share, length = (np.array([of(W) for W in path.W[-2:]]) for of in (best.share, best.value))
     return limit_by_length(share, length)
 

@@ -1,6 +1,7 @@
 """Programs of research, and what the claims ask of solutions beyond the library.
 
-assumptions.py has the hypotheses of the theorems, rates.py power laws of curves.
+adam_margin.py has the limit of Adam in mini-batches. assumptions.py has the hypotheses of the theorems,
+rates.py power laws of curves.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from attsvm._support.lazy import exports
 __getattr__, __dir__, __all__ = exports(__name__)
 
 if TYPE_CHECKING:
+    from attsvm_lab.programs.adam_margin import AdamMargin as AdamMargin, adam_margin as adam_margin
     from attsvm_lab.programs.assumptions import (
         all_tokens_support as all_tokens_support,
         in_cone as in_cone,

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import attsvm as att
+from attsvm_lab import programs
 from tests.program.oracles import rows_of
 
 
@@ -16,7 +17,7 @@ def draw(seed, n=4, T=3, d=4):
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_the_fixed_point_solves_the_program_of_its_own_norm(batch):
     tokens, selected = draw(5)
-    best = att.adam_margin(tokens, selected, batch=batch)
+    best = programs.adam_margin(tokens, selected, batch=batch)
     A, _, _ = rows_of(tokens, selected)
     w = cp.Variable(A.shape[1])
     size = cp.sum_squares(cp.multiply(np.sqrt(best.scale).ravel(), w))
@@ -27,10 +28,10 @@ def test_the_fixed_point_solves_the_program_of_its_own_norm(batch):
 
 def test_where_all_gradients_of_an_entry_vanish_its_weight_is_bounded():
     tokens, selected = draw(0)  # an entry of P is 1e-11 of the largest
-    best = att.adam_margin(tokens, selected)
+    best = programs.adam_margin(tokens, selected)
     assert best.certified and best.scale.min() < 1e-6
     longer = np.where(best.scale < 1e-6, 100 * best.W, best.W)
-    assert not att.AdamMargin(tokens, np.asarray(selected), 1, longer, best.multipliers).certified
+    assert not programs.AdamMargin(tokens, np.asarray(selected), 1, longer, best.multipliers).certified
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -38,7 +39,7 @@ def test_the_norm_is_the_root_of_the_mean_square_of_batches(batch):
     from itertools import combinations
 
     tokens, selected = draw(1)
-    best = att.adam_margin(tokens, selected, batch=batch)
+    best = programs.adam_margin(tokens, selected, batch=batch)
     keys, queries, winner = tokens.keys, tokens.queries, np.asarray(selected).argmax(1)
     each = [
         np.einsum("t,td,e->de", best.multipliers[i], keys[i, winner[i]] - keys[i], queries[i])
@@ -51,12 +52,12 @@ def test_the_norm_is_the_root_of_the_mean_square_of_batches(batch):
 
 def test_multipliers_of_other_programs_are_no_fixed_point():
     tokens, selected = draw(2)
-    best = att.adam_margin(tokens, selected)
+    best = programs.adam_margin(tokens, selected)
     assert best.certified
     for norm in (att.frobenius, att.linf):
         lam = att.max_margin(tokens, selected, norm).token_multipliers
         lam = np.maximum(lam, 0) / np.maximum(lam, 0).sum()
-        assert not att.AdamMargin(tokens, np.asarray(selected), 1, best.W, lam).certified
+        assert not programs.AdamMargin(tokens, np.asarray(selected), 1, best.W, lam).certified
 
 
 def test_examples_of_one_size_in_every_entry_have_the_frobenius_margin():
@@ -64,7 +65,7 @@ def test_examples_of_one_size_in_every_entry_have_the_frobenius_margin():
     rng = np.random.default_rng(0)
     rows = rng.choice([-1.0, 1.0], (5, 12)) * np.linspace(1, 2, 5)[:, None]
     tokens = att.Tokens(np.stack([rows, 0 * rows], 1))
-    best = att.adam_margin(tokens, [0] * 5)
+    best = programs.adam_margin(tokens, [0] * 5)
     frobenius = att.max_margin(tokens, [0] * 5)
     assert best.certified
     np.testing.assert_allclose(best.W, frobenius.W, rtol=1e-7, atol=1e-9)
@@ -73,15 +74,15 @@ def test_examples_of_one_size_in_every_entry_have_the_frobenius_margin():
 @pytest.mark.parametrize("scale", [1e-9, 1e9])
 def test_the_scale_of_tokens_does_not_matter(scale):
     tokens, selected = draw(3)
-    one = att.adam_margin(tokens, selected)
-    other = att.adam_margin(att.Tokens(scale * tokens.keys, tokens.queries), selected)
+    one = programs.adam_margin(tokens, selected)
+    other = programs.adam_margin(att.Tokens(scale * tokens.keys, tokens.queries), selected)
     assert other.certified
     np.testing.assert_allclose(other.W * scale, one.W, rtol=1e-6, atol=1e-9)
 
 
 def test_no_weight_has_a_larger_share_than_the_fixed_point():
     tokens, selected = draw(4)
-    best = att.adam_margin(tokens, selected)
+    best = programs.adam_margin(tokens, selected)
     assert best.share(best.W) == pytest.approx(1.0)
     weights = [att.max_margin(tokens, selected, norm).W for norm in (att.frobenius, att.linf, att.nuclear)]
     rng = np.random.default_rng(0)
@@ -91,16 +92,16 @@ def test_no_weight_has_a_larger_share_than_the_fixed_point():
 
 def test_one_example_of_one_row_has_the_sign_of_its_row():
     tokens = att.Tokens(np.array([[[3.0, -1.0], [0.0, 0.0]]]))
-    np.testing.assert_allclose(np.sign(att.adam_margin(tokens, [0]).W).ravel(), [1, -1])
+    np.testing.assert_allclose(np.sign(programs.adam_margin(tokens, [0]).W).ravel(), [1, -1])
 
 
 def test_a_wrong_batch_or_an_inseparable_selection_is_refused():
     tokens, selected = draw(0)
     for batch in (0, 4, 1.5):
         with pytest.raises(ValueError, match="batch is"):
-            att.adam_margin(tokens, selected, batch=batch)
+            programs.adam_margin(tokens, selected, batch=batch)
     keys = np.array([[[1.0], [0.0]], [[0.0], [1.0]]])
     with pytest.raises(att.NotSeparable):
-        att.adam_margin(att.Tokens(keys), [0, 0])
+        programs.adam_margin(att.Tokens(keys), [0, 0])
     with pytest.raises(ValueError, match="several tokens"):
-        att.adam_margin(tokens, np.ones((4, 3), bool))
+        programs.adam_margin(tokens, np.ones((4, 3), bool))
