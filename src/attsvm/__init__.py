@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         probe as probe,
         torch as torch,
     )
-    from attsvm.comparison.joint_path import regularisation_path as regularisation_path
     from attsvm.comparison.kkt import (
         KKTPoint as KKTPoint,
         kkt_point as kkt_point,
@@ -111,8 +110,6 @@ if TYPE_CHECKING:
         offset_margin as offset_margin,
     )
     from attsvm.program.selections import (
-        JointMargin as JointMargin,
-        joint_margin as joint_margin,
         selections as selections,
     )
     from attsvm.program.sensitivity import Sensitivity as Sensitivity
@@ -161,7 +158,10 @@ if TYPE_CHECKING:
         ReLUNetwork as ReLUNetwork,
         SquaredError as SquaredError,
     )
-    from attsvm.training.regularise import StartsDisagree as StartsDisagree
+    from attsvm.training.regularise import (
+        StartsDisagree as StartsDisagree,
+        regularisation_path as regularisation_path,
+    )
     from attsvm.training.rules import Optimizer as Optimizer
     from attsvm.training.segments import Interrupted as Interrupted
     from attsvm.training.train import train as train

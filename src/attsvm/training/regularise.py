@@ -69,7 +69,7 @@ def regularisation_path(
         some examples support the head, the ratio r/R decides the limit: p^mm for r/R → 0, p^relax for ∞.
         StartsDisagree warns of a loss that one start alone has found.
     pair: with head_radii, a head v (c,) and a weight W (d, e), or runs of them, along which one search more
-        begins at every radius; by default those of joint_margin, the limit of the largest radii.
+        begins at every radius, such as the limit of the largest radii.
     around: stay where ⟨W, W_around⟩ ≥ (1 − cone) ‖W‖ ‖W_around‖ and N(W) ≥ the first radius: the local
         path, which tends to W_around if and only if its tokens are locally optimal.
     starts: local searches that begin anew at every radius, beside those that continue from the previous
@@ -210,7 +210,7 @@ def _warn_of_single_start(records: list[BestStart], starts: int) -> None:
         f"the starts disagree{runs}: at radius {radius:g} at most one of {starts} found the smallest loss, "
         f"and a smaller one may exist. path.agreed has the counts; pass more, such as starts={4 * starts}.",
         StartsDisagree,
-        stacklevel=4,  # the caller of attsvm.comparison.joint_path
+        stacklevel=3,
     )
 
 

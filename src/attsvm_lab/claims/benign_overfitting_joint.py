@@ -24,6 +24,7 @@ from scipy.stats import binom
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 
 PAPER = "Magen et al. 2025, Benign Overfitting in Single-Head Attention"
@@ -132,7 +133,7 @@ class Joint:
     in the limit of long prompts. right_labels_win: the hypothesis on the labels of each class.
     """
 
-    best: att.JointMargin
+    best: programs.JointMargin
     right: float
     wrong: float
     test: float
@@ -147,7 +148,7 @@ def joint(seed: int, ratio: float) -> Joint:
     signal = ratio * np.sqrt(FEW["d"] / (min(counts) if ratio > 1 else max(counts)))
     tokens, _ = att.datasets.signal_beside_noise(**FEW, signal=signal, seed=seed)
     _, right, signals = labels_and_signals(tokens)
-    best = att.joint_margin(tokens)
+    best = programs.joint_margin(tokens)
     on_signal = signals[np.arange(tokens.n), best.selected]
     fresh, _ = att.datasets.signal_beside_noise(**FEW, signal=signal, seed=seed, fresh=FRESH)
     assert best.prompt is not None

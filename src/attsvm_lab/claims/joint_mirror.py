@@ -8,6 +8,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import solved
 
@@ -68,7 +69,7 @@ def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Ve
     """
     tokens = _perturbed(seed, 3e-4)
     radii = (3.0, 10.0, 30.0, 100.0)
-    path = att.regularisation_path(
+    path = programs.joint_path(
         tokens, att.Linear(np.zeros(2)), radii=radii, head_radii=radii, starts=STARTS, seed=seed
     )
     return _joint_limit(path)

@@ -73,7 +73,7 @@ def _labelled(rng: np.random.Generator, margins: Float, across: Float) -> att.To
 
 def _joint_path(tokens: att.Tokens, radii: Float, ratio: float) -> att.Path:
     start = att.Linear(att.label_svm(tokens, CHOSEN).W[:, 0])
-    return att.regularisation_path(tokens, start, radii=radii, head_radii=ratio * radii, starts=2)
+    return programs.joint_path(tokens, start, radii=radii, head_radii=ratio * radii, starts=2)
 
 
 # ---------------------------------------------------------------------- head and prompt

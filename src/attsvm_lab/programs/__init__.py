@@ -1,7 +1,8 @@
 """Programs of research, and what the claims ask of solutions beyond the library.
 
-adam_margin.py has the limit of Adam in mini-batches. assumptions.py has the hypotheses of the theorems,
-rates.py power laws of curves.
+adam.py has the limit of Adam in mini-batches. joint_selection.py finds the selection whose labels one
+head separates best, joint_paths.py begins a path of head and weight there. assumptions.py has the hypotheses
+of the theorems, rates.py power laws of curves.
 """
 
 from typing import TYPE_CHECKING
@@ -11,11 +12,13 @@ from attsvm._support.lazy import exports
 __getattr__, __dir__, __all__ = exports(__name__)
 
 if TYPE_CHECKING:
-    from attsvm_lab.programs.adam_margin import AdamMargin as AdamMargin, adam_margin as adam_margin
+    from attsvm_lab.programs.adam import AdamMargin as AdamMargin, adam_margin as adam_margin
     from attsvm_lab.programs.assumptions import (
         all_tokens_support as all_tokens_support,
         in_cone as in_cone,
         in_margin_cone as in_margin_cone,
         leakage_cost as leakage_cost,
     )
+    from attsvm_lab.programs.joint_paths import joint_path as joint_path
+    from attsvm_lab.programs.joint_selection import JointMargin as JointMargin, joint_margin as joint_margin
     from attsvm_lab.programs.rates import fit_rate as fit_rate

@@ -10,6 +10,7 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
+from attsvm_lab import programs
 from attsvm_lab.claims.joint_selection import (
     CHOSEN,
     LOOSE,
@@ -67,7 +68,7 @@ def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:
     own_ratio = ratio * np.linalg.norm(run.v[:, -1], axis=-1) / run.norm()[:, -1]
     arrays: Arrays = {}
     if radii:
-        path = att.regularisation_path(wide, att.Linear(head), radii=radii, head_radii=radii, starts=2)
+        path = programs.joint_path(wide, att.Linear(head), radii=radii, head_radii=radii, starts=2)
         arrays = {"radii": np.array(radii), "ratio": ratio, "path": path.W[..., 0]}
     return arrays | {
         "own_ratio": own_ratio,

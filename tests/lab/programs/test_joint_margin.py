@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import attsvm as att
+from attsvm_lab import programs
 
 SAME = 1e-8
 """Two certified programs of one selection."""
@@ -25,7 +26,7 @@ def by_enumeration(tokens):
 @pytest.mark.parametrize("seed", range(4))
 def test_no_selection_has_a_larger_label_margin(seed):
     tokens, _ = att.datasets.prompt_sphere(4, 3, 6, seed=seed)
-    found = att.joint_margin(tokens)
+    found = programs.joint_margin(tokens)
     assert found.certified
     assert found.margin == pytest.approx(by_enumeration(tokens), rel=SAME)
     assert found.programs < 3**4 * 2
@@ -35,14 +36,14 @@ def test_masked_tokens_are_never_selected_and_values_may_differ_from_keys():
     drawn, _ = att.datasets.prompt_sphere(4, 3, 6, seed=1)
     mask = np.array([[1, 1, 0], [1, 0, 1], [1, 1, 1], [0, 1, 1]], bool)
     tokens = att.Tokens(drawn.keys, labels=drawn.labels, mask=mask, values=drawn.keys[..., ::-1])
-    found = att.joint_margin(tokens)
+    found = programs.joint_margin(tokens)
     assert mask[np.arange(4), found.selected].all()
     assert found.margin == pytest.approx(by_enumeration(tokens), rel=SAME)
 
 
 def test_another_selection_or_a_smaller_bound_is_not_certified():
     tokens, _ = att.datasets.prompt_sphere(4, 3, 6, seed=0)
-    found = att.joint_margin(tokens)
+    found = programs.joint_margin(tokens)
     other = replace(found, selected=(found.selected + 1) % 3)
     assert not other.certified
     assert not replace(found, bound=1.001 * found.bound).certified
@@ -50,7 +51,7 @@ def test_another_selection_or_a_smaller_bound_is_not_certified():
 
 def test_a_search_that_is_cut_short_says_so_and_its_bound_still_holds():
     tokens, _ = att.datasets.signal_beside_noise(8, 4, 500, 5.0, in_span=True)
-    short = att.joint_margin(tokens, most=100)
+    short = programs.joint_margin(tokens, most=100)
     assert not short.certified
     assert short.margin < short.bound
     assert by_sampling(tokens, 300) <= short.bound
@@ -68,7 +69,7 @@ def by_sampling(tokens, count):
 
 def test_the_margin_is_approached_along_the_prompt_and_never_passed():
     tokens, _ = att.datasets.prompt_sphere(4, 3, 12, seed=0)
-    found = att.joint_margin(tokens)
+    found = programs.joint_margin(tokens)
     reached = [_pooled_margin(tokens, r * found.prompt.W) for r in (1, 3, 10, 30)]
     assert all(np.diff(reached) > 0)
     assert reached[-1] <= found.bound
@@ -85,6 +86,6 @@ def _pooled_margin(tokens, W):
 def test_labels_that_no_head_separates_are_refused():
     tokens = att.Tokens(np.ones((2, 2, 3)), labels=[1.0, -1.0])
     with pytest.raises(ValueError, match="no head"):
-        att.joint_margin(tokens)
+        programs.joint_margin(tokens)
     with pytest.raises(ValueError, match="runs axis"):
-        att.joint_margin(att.datasets.prompt_sphere(2, 2, 3, seed=range(2))[0])
+        programs.joint_margin(att.datasets.prompt_sphere(2, 2, 3, seed=range(2))[0])
