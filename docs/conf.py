@@ -108,16 +108,18 @@ def exponents(app, doctree):
     """W^mm in plain text, headings included: what follows ^ is raised."""
     from docutils import nodes
 
+    def raised(text):
+        parts, end = [], 0
+        for match in RAISED.finditer(text):
+            inside = next(filter(None, match.groups()), "")
+            parts += [nodes.Text(text[end : match.start()]), nodes.superscript(inside, "", *raised(inside))]
+            end = match.end()
+        return [*parts, nodes.Text(text[end:])]
+
     kept = (nodes.literal, nodes.FixedTextElement, nodes.raw)
     for text in [each for each in doctree.findall(nodes.Text) if "^" in each]:
-        if isinstance(text.parent, kept):
-            continue
-        parts, end = [], 0
-        for found in RAISED.finditer(text):
-            words = next(filter(None, found.groups()), "")
-            parts += [nodes.Text(text[end : found.start()]), nodes.superscript(words, words)]
-            end = found.end()
-        text.parent.replace(text, [*parts, nodes.Text(text[end:])])
+        if not isinstance(text.parent, kept):
+            text.parent.replace(text, raised(text))
 
 
 def breaks(app, page, template, context, doctree):

@@ -19,17 +19,17 @@ def outer_rows(vectors):
 
 
 def descent(rows, K, Q, lr, steps):
-    """Factors at all steps of normalised gradient descent in the joint Frobenius norm, and the multipliers."""
-    kept, multipliers = [], []
+    """Factors at all steps of normalised gradient descent in the joint Frobenius norm, and multipliers."""
+    stacks, multipliers = [], []
     for _ in range(steps + 1):
         margins = np.einsum("iab,ab->i", rows, K @ Q.T)
         M = np.einsum("i,iab->ab", np.exp(margins.min() - margins), rows)
         of_K, of_Q = M @ Q, M.T @ K
         length, slope = np.hypot(*map(np.linalg.norm, (K, Q))), np.hypot(*map(np.linalg.norm, (of_K, of_Q)))
-        kept.append(np.concatenate([K, Q]))
+        stacks.append(np.concatenate([K, Q]))
         multipliers.append(M * length / slope)
         K, Q = K + lr * of_K / slope, Q + lr * of_Q / slope
-    return np.array(kept), np.array(multipliers)
+    return np.array(stacks), np.array(multipliers)
 
 
 # ---------------------------------------------------------------------- steps of three factors

@@ -10,8 +10,15 @@ from typing import Any
 from attsvm._support import strict_json
 
 _CODE = re.compile(r"`([^`]+)`")
-RAISED = re.compile(r"(?<=[^\s^])\^(?:\{([^}]*)\}|\(([^)]*)\)|([^\W_]+))")
-"""An exponent in plain text: W^mm, e^(−R), C^{1,2}."""
+
+
+def _balanced(depth: int) -> str:
+    """A pattern of text whose parentheses close, in up to this many levels."""
+    return r"[^()]*" if depth == 0 else rf"(?:[^()]|\({_balanced(depth - 1)}\))*"
+
+
+RAISED = re.compile(rf"(?<=[^\s^])\^(?:\{{([^}}]*)\}}|\(({_balanced(4)})\)|([−-]?(?:\d*\.\d+|[^\W_]+)))")
+"""An exponent in plain text: W^mm, t^−1.5, e^(−2(R + 1)), C^{1,2}."""
 
 
 def page(package: str, template: str, **contents: Any) -> str:
@@ -68,4 +75,5 @@ def code(text: str) -> str:
 
 
 def _superscript(match: re.Match[str]) -> str:
-    return f"<sup>{next(filter(None, match.groups()), '')}</sup>"
+    inside = next(filter(None, match.groups()), "")
+    return f"<sup>{RAISED.sub(_superscript, inside)}</sup>"

@@ -187,7 +187,7 @@ def _first_stop(seed: int, count: int) -> int:
     removed="the exponent p* = p/(p − 1): p itself", twin={"conjugate": False}
 )
 def lp_steps_on_diagonals_conserve_a_difference(seed: int, conjugate: bool = True) -> att.Verdict:
-    """Along lp steps on k and q, |k_j|^p* − |q_j|^p* is conserved for every j, p* = p/(p − 1).
+    """Along lp steps on k and q, |k_j|^(p*) − |q_j|^(p*) is conserved for every j, p* = p/(p − 1).
 
     sphere(2, 4, 16), p = 2, 3 and 4, k = 1 and q = 0 at the start, 2,000 joint steps of 0.002 and 8,000 of
     0.0005. Wanted: drifts of at most 0.02, and steps of a quarter have a quarter of the drift, 0.2 to 0.3.
@@ -211,7 +211,7 @@ def lp_steps_on_diagonals_conserve_a_difference(seed: int, conjugate: bool = Tru
             worst = max(worst, float(np.abs(k**power - q**power - 1).max()))
         drifts.append(worst)
     return att.judge(
-        "lp steps on diagonals conserve |k|^p* − |q|^p*",
+        "lp steps on diagonals conserve |k|^(p*) − |q|^(p*)",
         att.at_most("largest drift", drifts[0], 0.02),
         att.at_most("the same with steps of a quarter, over it", drifts[1] / drifts[0], 0.3),
         att.at_least("the same, from below", drifts[1] / drifts[0], 0.2),
