@@ -43,7 +43,7 @@ HOMES = {
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
     "dask": set(),
-    "distributed": {"_support"},
+    "distributed": set(),
     "pyarrow": set(),
     "pandas": set(),  # data frames of users are recognised by their methods
     "typer": {"cli"},
@@ -196,6 +196,7 @@ TOOLS = (
     "attsvm.plotting",
     "attsvm.numbers.atomic_write",
     "attsvm.numbers.files",
+    "attsvm.numbers.threads",
     "attsvm.training.compilation",
     "attsvm.training.settings",
     "attsvm.norms.names",

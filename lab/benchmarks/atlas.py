@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
-from attsvm._support.workers import preload, workers
 from attsvm.comparison.several_heads import joint_ratio
 from attsvm.numbers.threads import cores
 from attsvm_lab.sweeps.atlas import JOINT, TRAINING, name_of, statistics, theory
@@ -37,6 +36,7 @@ from attsvm_lab.sweeps.batch import device
 from attsvm_lab.sweeps.cell import OF_HEADS, as_cell
 from attsvm_lab.sweeps.study import products
 from attsvm_lab.sweeps.sweep import NEEDED, sweep
+from attsvm_lab.workers import preload, workers
 
 STUDY = Path(__file__).parents[1] / "studies" / "atlas.toml"
 APART = 3.0

@@ -19,11 +19,11 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from attsvm._support.workers import preload, workers
 from attsvm.numbers.threads import cores
 from attsvm_lab.sweeps.plugins import plugin
 from attsvm_lab.sweeps.result import Sweep
 from attsvm_lab.sweeps.sweep import NEEDED, sweep
+from attsvm_lab.workers import preload, workers
 
 ROOT = Path(__file__).parents[2]
 STUDIES = ROOT / "lab" / "studies"

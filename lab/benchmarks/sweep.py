@@ -18,7 +18,7 @@ import numpy as np
 
 import attsvm as att
 import attsvm_lab as lab
-from attsvm._support.workers import cluster_executor, preload, processes, workers
+from attsvm_lab.workers import cluster_executor, preload, processes, workers
 
 WORK = {
     "measure": ["kind"],

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from attsvm._support.workers import using
 from attsvm.plotting.style import write_svg
 from attsvm.training.compilation import few_optimisations
 from attsvm_lab import figures
@@ -31,6 +30,7 @@ from attsvm_lab.figures import KINDS, Check, Figure, Provenance, Scale, Status
 from attsvm_lab.figures.figure import AGREES, items, summary
 from attsvm_lab.figures.recorded import FOLDER, content
 from attsvm_lab.fingerprint import code_fingerprint
+from attsvm_lab.workers import using
 
 
 @dataclass(frozen=True)

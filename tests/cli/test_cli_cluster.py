@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attsvm._support.workers import LostWorkers, cluster_executor, using
+from attsvm_lab.workers import LostWorkers, cluster_executor, using
 from tests.commands import run
 
 pytest.importorskip("distributed", reason="needs attsvm[dask]")
@@ -90,7 +90,7 @@ def test_every_command_says_that_its_workers_are_lost(monkeypatch):
 
 @pytest.mark.parametrize("silent", [True, False], ids=["a service of another kind", "nobody"])
 def test_an_address_where_no_scheduler_answers_is_named(silent, monkeypatch):
-    monkeypatch.setattr("attsvm._support.workers.PATIENCE", 0.5)
+    monkeypatch.setattr("attsvm_lab.workers.PATIENCE", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1] if silent else 9
         done = run("claims", "--cluster", f"tcp://127.0.0.1:{port}")

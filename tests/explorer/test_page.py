@@ -307,7 +307,8 @@ def test_the_angle_to_its_program_is_not_told_of_a_selection_that_the_run_did_no
 
 
 def test_charts_and_labels_speak_of_what_is_trained_and_count_inputs(browser):
-    told = "return [document.getElementById('length-of').textContent, document.getElementById('tokens').ariaLabel]"
+    told = "const { $ } = await import('explorer/dom.js');"
+    told += "return [$('length-of').textContent, $('tokens').ariaLabel]"
     load(browser, "one-input-local")
     length, label = browser.run(told)
     assert length == "‖p‖" and label.startswith("Tokens of 1 input.")
@@ -424,7 +425,11 @@ def test_pictures_are_saved_as_drawings_and_as_pixels(browser):
     drawing = browser.run("const {drawing} = await import('explorer/files.js'); return drawing(explorer)")
     assert drawing.count("<path") > 64 and "aria-label" not in drawing
     assert "var(" not in drawing and "class=" not in drawing and "<style" not in drawing
-    shapes = [node for node in ElementTree.fromstring(drawing).iter() if node.tag.endswith(("path", "circle", "text"))]
+    shapes = [
+        node
+        for node in ElementTree.fromstring(drawing).iter()
+        if node.tag.endswith(("path", "circle", "text"))
+    ]
     assert all("fill" in node.attrib for node in shapes)  # what has none is black in other programs
     assert len({node.attrib.get("stroke") for node in shapes}) > 4
     size = browser.run(

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import pickle
 from base64 import b64decode
 from dataclasses import replace
 from html import escape
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 import attsvm as att
-from attsvm._support.workers import SerialExecutor
 from attsvm.heads.audit import AuditSettings, audit, mapped_texts
 from attsvm.heads.detectors import KINDS, kinds
 from attsvm.heads.margins import margins
@@ -196,16 +194,3 @@ def test_settings_outside_their_range_are_refused():
         AuditSettings(above=1.5)
     with pytest.raises(ValueError, match="ablation is -1"):
         AuditSettings(ablation=-1)
-
-
-class Elsewhere(SerialExecutor):
-    """This process behind a border that only pickles cross, as to worker processes or a cluster."""
-
-    def submit(self, fn, /, *args, **options):
-        fn, args = pickle.loads(pickle.dumps((fn, args)))
-        return super().submit(fn, *args, **options)
-
-
-def test_heads_can_be_audited_elsewhere(audited, llama):
-    found = audit(llama, TEXTS, AuditSettings(above=0.2, queries=8), layers=[0], executor=Elsewhere())
-    assert as_json(found) == as_json(audited)

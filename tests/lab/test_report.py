@@ -13,12 +13,12 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from attsvm._support.pages import code
-from attsvm._support.workers import SerialExecutor
 from attsvm_lab import figures, reproduce
 from attsvm_lab.claims import claims
 from attsvm_lab.claims.run import Row
 from attsvm_lab.figures import Check, Figure, Paper
 from attsvm_lab.report import Report, page, summary, write_gallery, write_report
+from attsvm_lab.workers import SerialExecutor
 from tests import commands
 from tests.browsers import driven, elements
 

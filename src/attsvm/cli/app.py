@@ -90,9 +90,6 @@ app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, rich
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
-Cluster = Annotated[
-    str | None, typer.Option(help="Run on Dask: the address of a scheduler, or local:8 for 8 workers here.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines; errors too.")]
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm._support.options import BadOption
-from attsvm._support.workers import BadWorkers
 from attsvm.cli.app import USAGE, stop, warn
 from attsvm.data.path import Path
 from attsvm.data.selection import TiedScores, best_tokens
@@ -107,7 +106,7 @@ def one_line_errors() -> Iterator[None]:
             yield
         except BadOption as error:
             stop(error, USAGE)
-        except (ValueError, TypeError, ImportError, OSError, BadWorkers) as error:
+        except (ValueError, TypeError, ImportError, OSError) as error:
             stop(error)
         except MemoryError:
             stop("not enough memory for this problem. Pass fewer examples, or float32 arrays.")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from concurrent.futures import Executor
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attsvm._support.workers import cluster_executor
-from attsvm.cli.app import AsJson, Cluster, bar, say, say_json, warn
+from attsvm.cli.app import AsJson, bar, say, say_json, warn
 from attsvm.cli.files import check_folder, one_line_errors
 from attsvm.heads.texts import LENGTH, CutTexts, cut_message
 from attsvm.numbers.files import read_text
@@ -37,7 +35,6 @@ def heads(
     out: Annotated[File, typer.Option(help="Folder for heads.html, heads.json and heads.csv.")] = File(
         "heads"
     ),
-    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Audit every head of a transformer: what it selects, how surely, and how far from the best margin.
@@ -52,7 +49,7 @@ def heads(
     Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified, 64 wrong
     usage.
     """
-    with one_line_errors(), cluster_executor(cluster) as executor:
+    with one_line_errors():
         from attsvm.heads.audit import AuditSettings
         from attsvm.heads.margins import LIMIT
         from attsvm.heads.model import load
@@ -65,7 +62,7 @@ def heads(
             above=above, queries=queries, margins=margins, ablation=ablate, length=length, seed=seed
         )
         source = load(model, trust_remote_code=True) if trust_remote_code else model
-        result = _audit(source, list(lines.values()), settings, executor)
+        result = _audit(source, list(lines.values()), settings)
         files = write(result, out)
     if result.cut:
         message = cut_message(result.cut, result.texts, length, option="--length ", lines=list(lines))
@@ -84,7 +81,7 @@ def heads(
         raise typer.Exit(3)
 
 
-def _audit(model: Any, texts: list[str], settings: AuditSettings, executor: Executor | None) -> Audit:
+def _audit(model: Any, texts: list[str], settings: AuditSettings) -> Audit:
     """The audit with a progress bar. The command warns of cut texts itself, and names its own option."""
     from attsvm.heads.audit import audit
 
@@ -94,4 +91,4 @@ def _audit(model: Any, texts: list[str], settings: AuditSettings, executor: Exec
         def show(heads: int, total: int) -> None:
             display.update(task, completed=heads, total=total)
 
-        return audit(model, texts, settings, progress=show, executor=executor)
+        return audit(model, texts, settings, progress=show)

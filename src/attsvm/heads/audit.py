@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm._support.workers import using
 from attsvm.heads.attention import Spectrum
 from attsvm.heads.detectors import KINDS, Scores, kinds, on_repeats, shares, sink, successor
 from attsvm.heads.head import Place
@@ -158,14 +157,12 @@ def audit(
     *,
     layers: Iterable[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    executor: Executor | None = None,
 ) -> Audit:
     """Audit every head of a model on texts.
 
     model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`.
     Warns CutTexts where a text is longer than the settings say; `Audit.cut` names it.
     progress: called with (steps done, steps in all): one per head, and one more per head for an ablation.
-    executor: computes the heads; by default threads, which need no copy of a layer's record.
     """
     settings = settings or AuditSettings()
     reader = load(model)
@@ -184,7 +181,7 @@ def audit(
     if settings.ablation:
         ablations = ablation(reader, tokenised.rows(slice(settings.ablation)), on_random, on_step)
     reports = list[HeadReport]()
-    with single_thread(), ThreadPoolExecutor(cores()) as threads, using(executor or threads, 2) as pool:
+    with single_thread(), ThreadPoolExecutor(cores()) as pool:
         for layer in record(reader, tokenised, layers):
             report_of = partial(head_report, layer, texts=tokenised, settings=settings)
             for report in pool.map(report_of, range(layer.heads)):

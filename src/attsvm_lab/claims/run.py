@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm import Evidence, Verdict
-from attsvm._support.workers import using
 from attsvm_lab.claims import by_module
 from attsvm_lab.claims.claim import Check, Claim
+from attsvm_lab.workers import using
 
 
 @dataclass(frozen=True)

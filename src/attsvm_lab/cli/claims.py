@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from attsvm._support.options import BadOption, check_names, seed_range
-from attsvm._support.workers import cluster_executor, preload
 from attsvm._support.xla_flags import compile_quickly
-from attsvm.cli.app import AsJson, Cluster, errors, say, say_json, warn
+from attsvm.cli.app import AsJson, errors, say, say_json, warn
 from attsvm.cli.files import one_line_errors
 from attsvm_lab.sweeps.plugins import is_plugin, plugin
+from attsvm_lab.workers import Cluster, cluster_executor, preload
 
 
 def claims(

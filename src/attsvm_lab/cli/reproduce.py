@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attsvm._support.options import check_names, look_up
-from attsvm._support.workers import LostWorkers, cluster_executor, preload
 from attsvm._support.xla_flags import compile_quickly
-from attsvm.cli.app import INTERRUPTED, AsJson, Cluster, bar, errors, say, say_json, stop
+from attsvm.cli.app import INTERRUPTED, AsJson, bar, errors, say, say_json, stop
 from attsvm.cli.files import one_line_errors
+from attsvm_lab.workers import Cluster, LostWorkers, cluster_executor, preload
 
 if TYPE_CHECKING:
     from attsvm_lab.report import Report

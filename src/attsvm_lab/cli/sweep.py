@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from attsvm._support.workers import cluster_executor, preload
-from attsvm.cli.app import INTERRUPTED, USAGE, AsJson, Cluster, say, say_json, stop
+from attsvm.cli.app import INTERRUPTED, USAGE, AsJson, say, say_json, stop
 from attsvm.cli.files import one_line_errors
 from attsvm_lab.sweeps.result import Sweep, finished, name_of, note
+from attsvm_lab.workers import Cluster, cluster_executor, preload
 
 
 def sweep(

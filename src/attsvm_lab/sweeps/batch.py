@@ -19,7 +19,6 @@ import numpy as np
 
 from attsvm import NoTheorem, Path, Tokens, limit_norm
 from attsvm._support.progress import silence
-from attsvm._support.workers import BadWorkers
 from attsvm_lab.sweeps.cell import Cell, Data, draw, model_source, study_code
 from attsvm_lab.sweeps.measure import (
     RECORDS,
@@ -31,6 +30,7 @@ from attsvm_lab.sweeps.measure import (
 )
 from attsvm_lab.sweeps.store import Columns
 from attsvm_lab.sweeps.trainer import OwnTraining
+from attsvm_lab.workers import BadWorkers
 
 ONE_BATCH = 16
 """A study of at most so many seeds trains them in one batch of this length; other batches are longer."""

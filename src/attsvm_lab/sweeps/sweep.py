@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from attsvm._support.progress import ProgressLine
-from attsvm._support.workers import LostWorkers, preload, using
 from attsvm_lab.sweeps.batch import ONE_BATCH, Batch, batches, compute, device
 from attsvm_lab.sweeps.cell import Cell, study_code
 from attsvm_lab.sweeps.measure import own_bounds
@@ -22,6 +21,7 @@ from attsvm_lab.sweeps.result import Sweep
 from attsvm_lab.sweeps.store import Columns, Piece, Store
 from attsvm_lab.sweeps.study import Study, read_study
 from attsvm_lab.sweeps.table import as_column
+from attsvm_lab.workers import LostWorkers, preload, using
 
 JOB_SECONDS, JOBS = 1.0, 64
 """Seconds of work in a job, at most; the least number of jobs of a study."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attsvm._support.workers import SerialExecutor
+from attsvm_lab.workers import SerialExecutor
 
 pytest.importorskip("pyarrow", reason="needs attsvm[lab]")
 

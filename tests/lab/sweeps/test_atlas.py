@@ -23,7 +23,7 @@ STUDY, RECORD = LAB / "studies" / "atlas.toml", LAB / "records" / "atlas.json"
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """The cell that readers compute again, smaller."""
-    from attsvm._support.workers import SerialExecutor
+    from attsvm_lab.workers import SerialExecutor
 
     given = tomllib.loads(STUDY.read_text(encoding="utf8"))
     given |= {"train": [{**given.pop("scale")["one"]["train"][0], "steps": 400}], "seeds": 4}

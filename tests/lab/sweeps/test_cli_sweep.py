@@ -8,9 +8,9 @@ from contextlib import nullcontext
 import pytest
 
 from attsvm._support.options import BadOption
-from attsvm._support.workers import SerialExecutor
 from attsvm_lab.cli import sweep as command
 from attsvm_lab.sweeps.sweep import sweep as sweep_study
+from attsvm_lab.workers import SerialExecutor
 from tests import commands
 from tests.browsers import elements
 

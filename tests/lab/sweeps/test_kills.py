@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from attsvm._support.workers import BadWorkers, SerialExecutor, cluster_executor
 from attsvm_lab.sweeps.sweep import sweep
+from attsvm_lab.workers import BadWorkers, SerialExecutor, cluster_executor
 
 STUDY = {
     "measure": ["kind"],
@@ -22,7 +22,7 @@ STUDY = {
 CLIENT = """
 import sys
 from attsvm_lab.sweeps.sweep import sweep
-from attsvm._support.workers import workers
+from attsvm_lab.workers import workers
 study, out = eval(sys.argv[1]), sys.argv[2]
 with workers(1) as pool:
     print(pool.submit(__import__("os").getpid).result(), flush=True)

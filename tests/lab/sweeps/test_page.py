@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from attsvm._support.options import BadOption
-from attsvm._support.workers import SerialExecutor
 from attsvm_lab.sweeps import labels
 from attsvm_lab.sweeps.drawing import CellEstimate, Layout, draw_curves, draw_map
 from attsvm_lab.sweeps.measure import own_bounds
@@ -13,6 +12,7 @@ from attsvm_lab.sweeps.result import Sweep
 from attsvm_lab.sweeps.study import read_study
 from attsvm_lab.sweeps.sweep import sweep
 from attsvm_lab.sweeps.table import Table
+from attsvm_lab.workers import SerialExecutor
 
 
 def points(rows):

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from attsvm._support.workers import SerialExecutor
 from attsvm_lab.sweeps.batch import ONE_BATCH
 from attsvm_lab.sweeps.drawing import CellEstimate, Layout, draw_curves
 from attsvm_lab.sweeps.intervals import share
@@ -17,6 +16,7 @@ from attsvm_lab.sweeps.plugins import source
 from attsvm_lab.sweeps.result import Sweep
 from attsvm_lab.sweeps.store import read_table, write_table
 from attsvm_lab.sweeps.sweep import sweep
+from attsvm_lab.workers import SerialExecutor
 
 
 def table(folder):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from attsvm._support.workers import SerialExecutor, cluster_executor, preload, using, workers
+from attsvm_lab.workers import SerialExecutor, cluster_executor, preload, using, workers
 
 
 def test_workers_use_one_thread_each_and_our_settings_stay_untouched(monkeypatch):
@@ -65,7 +65,7 @@ def test_an_interrupt_while_a_process_starts_finds_it_among_those_to_end(deferre
         time.sleep(1e-3)
 
     if not deferred:
-        monkeypatch.setattr("attsvm._support.workers.deferring_ctrl_c", nullcontext)
+        monkeypatch.setattr("attsvm_lab.workers.deferring_ctrl_c", nullcontext)
     launch, started = popen_forkserver.Popen._launch, []
     monkeypatch.setattr(popen_forkserver.Popen, "_launch", launched)
     with pytest.raises(KeyboardInterrupt), workers(1) as pool:
@@ -117,7 +117,7 @@ def test_a_dask_cluster_is_an_executor_and_found_by_its_address():
 
 
 def test_workers_end_with_a_client_that_was_killed():
-    code = "from attsvm._support.workers import workers\nimport os, time\nwith workers(1) as pool:\n"
+    code = "from attsvm_lab.workers import workers\nimport os, time\nwith workers(1) as pool:\n"
     code += "    print(pool.submit(os.getpid).result(), flush=True)\n    pool.submit(time.sleep, 60).result()"
     client = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     worker = int(client.stdout.readline())
@@ -139,7 +139,7 @@ def alive(pid):
 
 INHERITED = """
 import signal
-from attsvm._support.workers import workers
+from attsvm_lab.workers import workers
 with workers(1) as pool:
     print(pool.submit(signal.getsignal, signal.SIGINT).result().name)
 """

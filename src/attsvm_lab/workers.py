@@ -20,13 +20,19 @@ from importlib.metadata import entry_points
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path as File
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from attsvm._support.ctrl_c import deferring_ctrl_c, ignoring_ctrl_c
 from attsvm._support.optional_dependencies import missing
 from attsvm._support.options import BadOption
 from attsvm._support.xla_flags import compile_quickly
 from attsvm.numbers.threads import cores
+
+Cluster = Annotated[
+    str | None, typer.Option(help="Run on Dask: the address of a scheduler, or local:8 for 8 workers here.")
+]
 
 PER_GPU = 8
 """Worker processes per GPU: while one trains, the others draw data and measure."""
@@ -47,7 +53,7 @@ _INHERITED = {
 _SERVER = "forkserver" in multiprocessing.get_all_start_methods()
 
 
-class BadWorkers(RuntimeError):
+class BadWorkers(ConnectionError):
     """The workers cannot be used; the message says why."""
 
 
