@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import attsvm as att
+from attsvm_lab import programs
 from values_and_outputs import interval
 
 jax.config.update("jax_enable_x64", True)
@@ -98,7 +99,7 @@ def judged(name: str, tokens: att.Tokens, both: list[dict[str, Any]]) -> dict[st
         chosen.append(logits.argmax(1))
         label = tokens.labels * (tokens.values[np.arange(tokens.n), chosen[-1]] @ v)
         lengths.append(float(norm.value(W)))
-        best = att.offset_margin(tokens, chosen[-1], norm, offsets=label / lengths[-1])
+        best = programs.offset_margin(tokens, chosen[-1], norm, offsets=label / lengths[-1])
         shares.append(100 * best.share(W))
     if (chosen[0] != chosen[1]).any():
         return None

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm_lab import programs
 from attsvm_lab.claims.instances import falling, limit_by_length, settled
 from values_and_outputs import interval
 
@@ -106,7 +107,7 @@ def beside_head(seeds: list[int], ratio: float, factors: bool) -> list[dict[str,
         best = att.max_margin(path.tokens, path.selected, att.spectral)
         shares = []
         for record in (-2, -1):
-            program = att.offset_program(path, best, record)
+            program = programs.offset_program(path, best, record)
             shares.append(100 * program.share(path.W[record]))
         each.append(
             {

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import attsvm as att
+from attsvm_lab import programs
 from attsvm_lab.claims.instances import falling, limit_by_length, settled
 
 RATIOS = (0.03, 0.1, 0.3, 1.0, 1.5, 3.0, 10.0)
@@ -66,11 +67,11 @@ def judged(path: att.Path, norm: att.Norm) -> dict[str, float] | None:
     }
 
 
-def at_record(path: att.Path, norm: att.Norm, record: int) -> att.OffsetMargin:
+def at_record(path: att.Path, norm: att.Norm, record: int) -> programs.OffsetMargin:
     """The offset program of the label margins that one record has."""
     tokens, selected = path.tokens, path.attention[-1].argmax(-1)
     label = tokens.labels * (tokens.values[np.arange(tokens.n), selected] @ path.v[record])
-    return att.offset_margin(tokens, selected, norm, offsets=label / float(norm.value(path.W[record])))
+    return programs.offset_margin(tokens, selected, norm, offsets=label / float(norm.value(path.W[record])))
 
 
 def interval(values: list[float], seed: int = 0) -> tuple[float, float, float]:

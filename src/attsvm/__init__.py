@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         KKTPoint as KKTPoint,
         kkt_point as kkt_point,
     )
-    from attsvm.comparison.offsets import offset_program as offset_program
     from attsvm.comparison.theory import (
         NoTheorem as NoTheorem,
         limit_norm as limit_norm,
@@ -104,10 +103,6 @@ if TYPE_CHECKING:
         max_margin as max_margin,
         separable as separable,
         separate as separate,
-    )
-    from attsvm.program.offset import (
-        OffsetMargin as OffsetMargin,
-        offset_margin as offset_margin,
     )
     from attsvm.program.selections import (
         selections as selections,

@@ -58,8 +58,8 @@ HEADS_CLAIM = "muon_on_fused_heads_maximises_their_joint_margin"
 VALUES = "docs/lab/values_and_outputs.md"
 OFFSETS = (
     "the margin is that of the offset program, in which each example has its label margin over N(W): see "
-    "offset_program; exponential or logistic loss; attention saturates; the labels of the selected tokens "
-    "are separable"
+    "offset_program of attsvm_lab.programs; exponential or logistic loss; attention saturates; the labels of "
+    "the selected tokens are separable"
 )
 OFFSET_CLAIM = "attention_beside_a_trained_head_follows_the_offset_program"
 
@@ -122,7 +122,7 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None, *, train_head: An
         sign_sgd, signum, adam, adamw) or torch (SGD, Adam, AdamW, those of attsvm.torch).
     batch: as of train(), None for all examples.
     train_head: the optimizer of the head, as of train(). Then the norm is that of the offset program, whose
-        label margins a path has: `offset_program(path, max_margin(tokens, path.selected, norm))`.
+        label margins a path has: `attsvm_lab.programs.offset_program`.
 
     Diagonal weights are compared by the entrywise norm of their diagonal. Factors that are normalised
     together and apart (`separate`) have the same limit.

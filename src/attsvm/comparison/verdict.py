@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm._support.validation import describe, is_finite
-from attsvm.comparison.offsets import offset_shares
 from attsvm.comparison.several_heads import check_heads, joint_ratio, tie_error
 from attsvm.comparison.theory import NoTheorem, limit_norm
 from attsvm.data.path import BLOCK, Path, exponent
@@ -141,8 +140,8 @@ def compare(
     The claim is not applicable when the path attends to other tokens than the solution selects, when a run
     did not move, or when the solution has a soft margin: no path tends to its W.
 
-    Where the head was trained along, attention follows the offset program of its label margins
-    (`offset_program`) and need not reach the plain margin: the share of that program's gain is reported.
+    Where the head was trained along, attention follows the offset program of its label margins and need not
+    reach the plain margin: see `offset_program` of attsvm_lab.programs.
 
     v: the head; with it, the share of examples whose attended token is the best one is reported.
     tolerance: the share of the margin that may be missing, a number in [0, 1).
@@ -178,10 +177,6 @@ def compare(
         if not traits.euclidean:  # where the divergence is 1 − cosine
             numbers["divergence"] = divergence(path.W, solution.W, solution.norm)
             evidence.append(reported("Bregman divergence", np.median(numbers["divergence"][..., -1])))
-    if path.v is not None:
-        evidence.append(
-            reported("share of the offset program's gain", np.median(offset_shares(path, solution)))
-        )
     if v is not None:
         share = (path.selected & best_tokens(path.tokens, v)).any(-1).mean()
         evidence.append(reported("share of best tokens", share))

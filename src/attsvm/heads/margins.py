@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from attsvm.comparison.verdict import cosine
 from attsvm.data.tokens import Tokens
@@ -14,7 +14,6 @@ from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Float
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
-from attsvm.program.offset import offset_margin
 from attsvm.program.solution import NotSeparable
 
 LIMIT = (
@@ -34,8 +33,6 @@ class Margins:
     cosine: between W and the solution; rank: of the solution.
     conflict: why no W makes these selections, in words; then best, ratio, cosine are those of the
         soft-margin program if a slack was given, else NaN.
-    offset_share: the share of the offset program's gain, where label margins were passed, else NaN. Of a
-        weight that falls short of W = 0 it is negative.
     """
 
     own: float
@@ -45,7 +42,6 @@ class Margins:
     rank: int
     certified: bool
     conflict: str = ""
-    offset_share: float = np.nan
 
 
 def margins(
@@ -54,14 +50,11 @@ def margins(
     W: Float,
     norm: Norm = frobenius,
     slack: float | None = None,
-    label_margins: ArrayLike | None = None,
 ) -> Margins:
     """The margin of W on the selected tokens, and the largest possible one, in the given norm.
 
     tokens: keys (n, T, d), queries (n, e); selected: one token index per query (n,).
     slack: the price C of the soft-margin program, which is solved where no W makes all selections.
-    label_margins: Γ_i (n,), by how much the model's score of the right label exceeds the others where query i
-        reads its selected token alone. With values and outputs trained along, they decide the limit of W.
     """
     program = Constraints.of(tokens, selected)
     least, size = program.token_margins(W)[program.separating].min(initial=np.inf), norm.value(W)
@@ -73,17 +66,13 @@ def margins(
         if slack is None:
             return Margins(margin_of_W, np.nan, np.nan, np.nan, 0, False, conflict)
         solution = max_margin(tokens, selected, norm, slack=slack)
-    best, certified, offset_share = float(solution.margin), solution.certified, np.nan
-    if label_margins is not None and 0 < size < np.inf and program.separating.any():
-        offsets = offset_margin(tokens, selected, norm, offsets=np.asarray(label_margins, float) / size)
-        offset_share, certified = offsets.share(W), certified and offsets.certified
+    best = float(solution.margin)
     return Margins(
         own=margin_of_W,
         best=best,
         ratio=margin_of_W / best,
         cosine=float(cosine(W[None], solution.W)[0]),
         rank=solution.rank,
-        certified=certified,
+        certified=solution.certified,
         conflict=conflict,
-        offset_share=offset_share,
     )

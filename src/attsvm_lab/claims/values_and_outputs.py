@@ -11,6 +11,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import falling, limit_by_length, settled
 from attsvm_lab.claims.transformers_setup import draws
@@ -52,11 +53,11 @@ def _limit(path: att.Path, offsets: bool) -> float | None:
     tokens, length, shares = path.tokens, np.asarray(path.norm(att.spectral)), []
     for record in (-2, -1):
         label = _label_margins(tokens, chosen, np.asarray(path.v)[record])
-        best = att.offset_margin(tokens, chosen, att.spectral, offsets=label / length[record])
+        best = programs.offset_margin(tokens, chosen, att.spectral, offsets=label / length[record])
         if best.above.any() or not best.certified:
             return None
         if not offsets:
-            best = att.offset_margin(tokens, chosen, att.spectral, offsets=0.0)
+            best = programs.offset_margin(tokens, chosen, att.spectral, offsets=0.0)
         shares.append(best.share(path.W[record]))
     return limit_by_length(shares, length)
 

@@ -1,8 +1,8 @@
 """Programs of research, and what the claims ask of solutions beyond the library.
 
-adam.py has the limit of Adam in mini-batches. joint_selection.py finds the selection whose labels one
-head separates best, joint_paths.py begins a path of head and weight there. assumptions.py has the hypotheses
-of the theorems, rates.py power laws of curves.
+adam.py has the limit of Adam in mini-batches, offset.py that of attention beside a trained head.
+joint_selection.py finds the selection whose labels one head separates best, joint_paths.py begins a path of
+head and weight there. assumptions.py has the hypotheses of the theorems, rates.py power laws of curves.
 """
 
 from typing import TYPE_CHECKING
@@ -21,4 +21,9 @@ if TYPE_CHECKING:
     )
     from attsvm_lab.programs.joint_paths import joint_path as joint_path
     from attsvm_lab.programs.joint_selection import JointMargin as JointMargin, joint_margin as joint_margin
+    from attsvm_lab.programs.offset import (
+        OffsetMargin as OffsetMargin,
+        offset_margin as offset_margin,
+        offset_program as offset_program,
+    )
     from attsvm_lab.programs.rates import fit_rate as fit_rate

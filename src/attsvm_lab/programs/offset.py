@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.data.path import Path
 from attsvm.data.selection import as_selected
 from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.norms import Norm, capabilities_of, frobenius
@@ -31,7 +32,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.extended_precision.balls import SingularValues, unit_ball
 from attsvm.program.extended_precision.central_path import FIRST, Problem, descend, follow
 from attsvm.program.rows import Rows, Span
-from attsvm.program.solution import NotCertified
+from attsvm.program.solution import NotCertified, Solution
 from attsvm.program.solve import solve
 
 ROUNDS = 40
@@ -360,3 +361,33 @@ def _end_of_path(A: Float, offsets: Float, ball: Any) -> tuple[Float, Float] | N
     rounded = program.rounded()
     y, mu = descend(rounded, start, first, 1e-10, FIRST)
     return y[:D], mu / rounded.room(y)
+
+
+# ---------------------------------------------------------------------- beside a trained head
+
+
+def offset_program(path: Path, solution: Solution, record: int = -1) -> OffsetMargin:
+    """The program that attention follows where the head is trained with it, at one record of one run.
+
+        max_{N(W) ≤ 1}  min_it  Γ_i / N(W_k) + (x_s − x_t)ᵀ W z,     Γ_i = Y_i v_kᵀ value_is
+
+    path: of one run, with its trained head: train(…, train_head=…). solution: of `max_margin`, for the
+    selection and the norm. record: which record of the path, by default the last.
+    `.share(path.W[record])` is the share of the program's gain that the run has reached.
+    """
+    if path.v is None:
+        raise ValueError("the path has no trained head. Pass train_head= to train, or use margin_ratio.")
+    if path.runs is not None or path.heads is not None or solution.tokens.runs is not None:
+        raise ValueError("the path has several runs or heads. Pass one: path.run(k), path.head(h).")
+    size = float(solution.norm.value(path.W[record]))
+    if not 0 < size < np.inf:
+        raise ValueError(f"the weight of record {record} has the norm {size:g}. Pass one that has moved.")
+    label = _label_margins(path, solution.selected, path.v[record])
+    return offset_margin(solution.tokens, solution.selected, solution.norm, offsets=label / size)
+
+
+def _label_margins(path: Path, selected: Bool, v: Any) -> Float:
+    """Y_i vᵀ value_is of the selected token of each example (n,)."""
+    tokens = path.tokens.in_memory()
+    values = tokens.values[np.arange(tokens.n), selected.argmax(-1)]
+    return np.asarray(tokens.labels * (values @ v), np.float64)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import attsvm as att
+from attsvm_lab import programs
 
 
 def limit_of_shares(path, shares):
@@ -29,28 +30,20 @@ def trained():
 
 def test_attention_reaches_the_offset_program_and_not_the_plain_margin(trained):
     path, solution = trained
-    shares = [att.offset_program(path, solution, k).share(path.W[k]) for k in (-2, -1)]
+    shares = [programs.offset_program(path, solution, k).share(path.W[k]) for k in (-2, -1)]
     assert limit_of_shares(path, shares) == pytest.approx(1.0, abs=0.03)
     assert att.margin_ratio(path, solution)[-1] < 0.8
 
 
-def test_compare_reports_the_share_where_the_head_was_trained(trained):
-    path, solution = trained
-    reported = att.compare(path, solution)["share of the offset program's gain"]
-    assert reported == pytest.approx(att.offset_program(path, solution).share(path.final))
-    with pytest.raises(StopIteration):
-        att.compare(path.changed(v=None), solution)["share of the offset program's gain"]
-
-
 def test_the_program_of_a_negated_head_is_another(trained):
     path, solution = trained
-    negated = att.offset_program(path.changed(v=-path.v), solution)
-    assert abs(negated.share(path.final) - att.offset_program(path, solution).share(path.final)) > 0.05
+    negated = programs.offset_program(path.changed(v=-path.v), solution)
+    assert abs(negated.share(path.final) - programs.offset_program(path, solution).share(path.final)) > 0.05
 
 
 def test_a_path_without_a_head_or_with_a_weight_of_zero_is_refused(trained):
     path, solution = trained
     with pytest.raises(ValueError, match="no trained head"):
-        att.offset_program(path.changed(v=None), solution)
+        programs.offset_program(path.changed(v=None), solution)
     with pytest.raises(ValueError, match="norm 0"):
-        att.offset_program(path.changed(W=np.zeros_like(path.W)), solution)
+        programs.offset_program(path.changed(W=np.zeros_like(path.W)), solution)
