@@ -118,9 +118,7 @@ def test_the_share_of_the_best_margin_is_on_the_first_screen(audited, tmp_path, 
     best = int(np.argmax(ratios))
     assert f"Most: layer 0, head {best} (" in lead and "Every best margin is certified." in lead
     assert measure == "Frobenius ratio" and columns[:3] == ["layer", "head", "share of best margin"]
-    for cell, ratio in zip(
-        cells, ratios, strict=True
-    ):  # percent, rounded to the digits that the map has room for
+    for cell, ratio in zip(cells, ratios, strict=True):  # percent, in few digits
         assert float(cell) == pytest.approx(100 * ratio, abs=0.51 if "." not in cell else 0.051)
     assert bottom < 1000
 
