@@ -369,6 +369,68 @@ def test_runs_are_classified_as_each_alone():
     assert (kinds == classify(runs, v, max_margin(tokens, runs.selected, spectral))).all()
 
 
+# ---------------------------------------------------------------------- programs that saturate
+
+
+def textbook(tokens, v, steps, factors=None, direction=lambda G: G / (np.linalg.norm(G) + 1e-300)):
+    """Descent with the gradient of a textbook in float64, Xᵀ(diag(s) − s sᵀ)γ; 40 records of W or (K, Q)."""
+    X, z, scores = tokens.keys, tokens.queries, tokens.labels[:, None] * (tokens.keys @ v)
+    params, visited = factors or (np.zeros((tokens.d, tokens.e)),), []
+    for step in range(steps + 1):
+        if step % (steps // 40) == 0:
+            visited.append(params if factors else params[0])
+        W = params[0] @ params[1].T if factors else params[0]
+        logits = np.einsum("ntd,de,ne->nt", X, W, z)
+        s = np.exp(logits - logits.max(-1, keepdims=True))
+        s /= s.sum(-1, keepdims=True)
+        mean = (s * scores).sum(-1, keepdims=True)
+        G = -np.einsum("nt,ntd,ne->de", s * (scores - mean) / (1 + np.exp(mean)), X, z)
+        gradients = (G @ params[1], G.T @ params[0]) if factors else (G,)
+        move = direction(np.concatenate([np.ravel(g) for g in gradients]))
+        ends = np.cumsum([g.size for g in gradients])[:-1]
+        params = tuple(
+            p - 0.1 * m.reshape(p.shape) for p, m in zip(params, np.split(move, ends), strict=True)
+        )
+    return Path.of(tokens, visited, steps=np.arange(41) * (steps // 40))
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("factors", [False, True], ids=["W", "K and Q"])
+def test_a_run_that_float64_softmax_stopped_is_not_called_a_failure(seed, factors):
+    tokens, v = datasets.sphere(4, 5, 6, seed=seed)
+    pair = 0.1 * np.random.default_rng(seed).standard_normal((2, 6, 6))
+    path = textbook(tokens, v, 2000, tuple(pair) if factors else None)
+    solution = max_margin(tokens, path.selected, nuclear if factors else frobenius)
+    verdict = compare(path, solution)
+    gap, resolved = path.logit_gap(), path.resolved()
+    step = path.index[resolved.argmin()]
+    assert verdict["margin ratio"] < 0.95 and verdict.status == "inconclusive"
+    assert f"beyond what float64 softmax resolves from step {step} on" in verdict.reason
+    assert f"from step {step} on" in repr(path)
+    assert verdict["logit gap"] == gap[-1] > 30 and gap[0] == pytest.approx(np.log(4), abs=1)
+    assert margin_ratio(path, solution)[resolved].max() > verdict["margin ratio"]
+
+
+def test_a_run_that_fails_before_float64_softmax_stops_it_still_fails():
+    tokens, v = datasets.sphere(4, 5, 6, seed=1)
+    path = textbook(tokens, v, 2000, direction=lambda G: np.sign(G) / 10)
+    verdict = compare(path, max_margin(tokens, path.selected))  # sign steps tend to another direction
+    assert verdict.status == "fails" and not path.resolved()[-1] and path.resolved()[20]
+
+
+def test_the_gradient_of_train_resolves_every_gap():
+    tokens, v = datasets.sphere(4, 5, 6, seed=0)
+    run = train(tokens, Linear(v), optimizer=steepest(frobenius, 0.1), steps=8000)
+    verdict = compare(run, max_margin(tokens, run.selected))
+    assert verdict.holds and verdict["logit gap"] > 200
+    assert run.resolved().all() and "beyond" not in repr(run)
+    shorter = textbook(tokens, v, 800)  # before it saturates, the textbook's is the same
+    same = train(tokens, Linear(v), optimizer=steepest(frobenius, 0.1), steps=800, record=shorter.index)
+    np.testing.assert_allclose(shorter.final, same.final, atol=1e-5 * np.linalg.norm(same.final))
+    assert shorter.resolved().all()
+
+
 # ---------------------------------------------------------------------- solutions over some of the tokens
 
 

@@ -158,7 +158,7 @@ def test_weights_of_every_library_and_form_are_one_path():
 
 def test_weights_from_elsewhere_are_judged_as_a_run_is(tmp_path):
     tokens, v = datasets.sphere(3, 4, 5, seed=0)
-    run = train(tokens, Linear(v), optimizer=steepest(frobenius, 0.1), steps=2000, record=[100, 1000, 2000])
+    run = train(tokens, Linear(v), optimizer=steepest(frobenius, 0.1), steps=300, record=[50, 150, 300])
     path = Path.of(tokens, [W.copy() for W in run.W], steps=run.index, loss=run.loss)
     solution = max_margin(tokens, path.selected)
     assert str(compare(path, solution, v)) == str(compare(run, solution, v))

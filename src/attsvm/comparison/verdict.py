@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -137,6 +137,9 @@ def compare(
     judged, and medians are reported. Where the solution is unique, the cosine and, for lp norms, the
     directional Bregman divergence are reported.
 
+    A path of another program (`Path.of`) is judged by its way up to the last step that softmax in float64
+    resolves (`Path.logit_gap`): one that improved until then is inconclusive, and the reason says the step.
+
     The claim is not applicable when the path attends to other tokens than the solution selects, when a run
     did not move, or when the solution has a soft margin: no path tends to its W.
 
@@ -155,18 +158,17 @@ def compare(
     _check(path, solution)
     ratio = _ratio(path, solution)
     ties = _tie_error(path, solution)
-    attention = path.least_attention(solution.selected)
-    halfway = np.searchsorted(path.index, path.index[-1] / 2)
-    last, middle = ratio[..., -1], ratio[..., halfway]
-    ties_improve = (ties[..., -1] <= tolerance) | (ties[..., -1] < 0.9 * ties[..., halfway])
-    improves = bool(np.all(ties_improve & ((last >= 1 - tolerance) | (1 - last < 0.9 * (1 - middle)))))
+    attention, resolved = path.least_attention(solution.selected), path.resolved(solution.selected)
+    last, final_ties = ratio[..., -1], ties[..., -1]
+    improves = _improves(path, resolved, 1 - ratio, tolerance) & _improves(path, resolved, ties, tolerance)
     evidence = [at_least("margin ratio", last.min(), 1 - tolerance)]
     if solution.constraints.tied.any():
-        evidence.append(at_most("difference of tied logits over the margin", ties[..., -1].max(), tolerance))
+        evidence.append(at_most("difference of tied logits over the margin", final_ties.max(), tolerance))
     if last.ndim:
         evidence.append(reported("margin ratio, median", np.median(last)))
     evidence += [
         reported("attention on the selected tokens", attention[..., -1].min()),
+        reported("logit gap", path.logit_gap(solution.selected)[..., -1].min()),
         reported(f"{solution.norm} norm of W", np.median(path.norm(solution.norm)[..., -1])),
     ]
     numbers = {path.kind: path.index, "margin ratio": ratio, "attention on the selected tokens": attention}
@@ -180,7 +182,7 @@ def compare(
     if v is not None:
         share = (path.selected & best_tokens(path.tokens, v)).any(-1).mean()
         evidence.append(reported("share of best tokens", share))
-    return judge(
+    verdict = judge(
         f"W/N(W) tends to the {solution.norm} max-margin direction",
         *evidence,
         given={
@@ -192,9 +194,26 @@ def compare(
             "the run moved": bool(np.all(_moved(path))),
             "the path attends to the selected tokens": not (path.selected & ~solution.selected).any(),
         },
-        on_its_way=improves,
+        on_its_way=bool(np.all(improves)),
         numbers=numbers,
     )
+    if verdict.status not in ("fails", "inconclusive") or resolved.all():
+        return verdict
+    step = path.index[resolved.reshape(-1, len(path.index)).all(0).argmin()]
+    beyond = f"beyond what float64 softmax resolves from step {step:g} on"
+    return replace(verdict, reason=f"{verdict.reason}; {beyond}")
+
+
+def _improves(path: Path, resolved: Bool, errors: Float, tolerance: float) -> Bool:
+    """Where errors (…, k) are small at the last resolved record, or have fallen by a tenth since halfway.
+
+    True also where no record says it, because the path went beyond what is resolved before.
+    """
+    end = np.maximum(resolved.sum(-1) - 1, 0)
+    halfway = np.searchsorted(path.index, path.index[end] / 2)
+    last, middle = (np.take_along_axis(errors, at[..., None], -1)[..., 0] for at in (end, halfway))
+    unrecorded = (halfway == end) & ~resolved[..., -1]
+    return np.asarray((last <= tolerance) | (last < 0.9 * middle) | unrecorded)
 
 
 def _compare_heads(path: Path, solution: HeadsSolution, tolerance: float) -> Verdict:

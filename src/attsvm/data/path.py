@@ -37,6 +37,10 @@ _AXES = {
 _LAZY = ("loss", "log_excess")
 """Fields computed at first access: for a training run they need a compiled program of their own."""
 
+RESOLVED = 32.0
+"""Largest logit gap that softmax in float64 resolves: attention near 1 is rounded to 2⁻⁵³, and beyond this
+gap more than a percent of the attention on other tokens is rounding. `train` has no such bound."""
+
 _UNITS = {"steps": "steps", "radius": "radii", "ridge": "ridges"}
 
 
@@ -85,6 +89,9 @@ class Path:
     @classmethod
     def of(cls, tokens: Tokens, weights: Any, steps: Any = None, *, loss: Any = None) -> Path:
         """The path of weights that another program trained, for `compare`, `classify` and `plot`.
+
+        A softmax in float64 resolves logit gaps up to about 32. The repr says from which step on the path is
+        beyond, and `compare` does not call a run that went on from there a failure.
 
         weights: W at some steps of training, the initial weight first: a stack (k, d, e) or a list of
             matrices, of NumPy, torch or JAX. Prompts may be vectors (d,). Factors of W = K Qᵀ are a list of
@@ -157,12 +164,7 @@ class Path:
         """
         if self.heads is not None:
             raise ValueError(f"the path has {self.heads} heads. Ask one: path.head(h).least_attention().")
-        selected = np.asarray(self.selected if selected is None else selected)
-        shape = self.tokens.mask.shape[-2:]
-        if selected.dtype != bool or selected.shape[-2:] != shape:
-            raise ValueError(
-                f"selected has shape {selected.shape} and dtype {selected.dtype}. Pass booleans {shape}."
-            )
+        selected = self._as_selected(selected)
         if self.function != "softmax":
             return np.asarray((self.attention * selected[..., None, :, :]).sum(-1).min(-1))
         least = np.full(self.W.shape[:-2], np.inf)
@@ -170,6 +172,39 @@ class Path:
             mass = np.where(selected[..., None, examples, :], np.exp(block), 0.0).sum(-1)
             least = np.minimum(least, mass.min(-1))
         return least
+
+    def logit_gap(self, selected: ArrayLike | None = None) -> Float:
+        """At every record, the least |log(attention on selected / on other tokens)| of an example: (k,).
+
+        A program that computes softmax in float64 resolves gaps up to about 32; beyond, its gradient is
+        rounding. selected: as in least_attention. An example without other tokens has the gap ∞.
+        """
+        if self.heads is not None:
+            raise ValueError(f"the path has {self.heads} heads. Ask one: path.head(h).logit_gap().")
+        selected = self._as_selected(selected)
+        least = np.full(self.W.shape[:-2], np.inf)
+        for examples, block in _log_attention(self.tokens, self.W):
+            wins = selected[..., None, examples, :]
+            on_selected, on_others = (
+                np.logaddexp.reduce(np.where(among, block, -np.inf), -1) for among in (wins, ~wins)
+            )
+            least = np.minimum(least, np.abs(on_selected - on_others).min(-1))
+        return least
+
+    def resolved(self, selected: ArrayLike | None = None) -> Bool:
+        """The records (k,) that another program's softmax in float64 resolves; all records of `train`."""
+        if self.kind != "steps" or self.trained is not None:
+            return np.ones(self.W.shape[:-2], bool)
+        return np.logical_and.accumulate(self.logit_gap(selected) <= RESOLVED, axis=-1)
+
+    def _as_selected(self, selected: ArrayLike | None) -> Bool:
+        array = np.asarray(self.selected if selected is None else selected)
+        shape = self.tokens.mask.shape[-2:]
+        if array.dtype != bool or array.shape[-2:] != shape:
+            raise ValueError(
+                f"selected has shape {array.shape} and dtype {array.dtype}. Pass booleans {shape}."
+            )
+        return array
 
     def norm(self, norm: Norm | str = frobenius) -> Float:
         """The norm of W at every record (k,), with runs (runs, k); with several heads (…, k, heads)."""
@@ -223,7 +258,7 @@ class Path:
             size = f"{self.runs} runs, median final ‖W‖ {np.median(self._final_length()):.6g}"
             return f"Path({size}; {weights}; {span}; stopped: {ends}{self._agreement()})"
         loss = "" if np.isnan(self.loss).all() else f"loss {self.loss[0]:.6g} → {self.loss[-1]:.6g}; "
-        ends = f"{self.stopped}{self._agreement()}"
+        ends = f"{self.stopped}{self._agreement()}{self._unresolved()}"
         return f"Path({weights}, ‖W‖ {self._final_length():.6g}; {loss}{span}; stopped: {ends})"
 
     def _agreement(self) -> str:
@@ -232,6 +267,13 @@ class Path:
             return ""
         low, high = int(self.agreed.min()), int(self.agreed.max())
         return f"; starts that agree: {low if low == high else f'{low} to {high}'}"
+
+    def _unresolved(self) -> str:
+        """From which step on float64 softmax resolves no more, for the repr."""
+        resolved = np.ones(1, bool) if self.heads is not None else self.resolved()
+        if resolved.all():
+            return ""
+        return f"; beyond what float64 softmax resolves from step {self.index[resolved.argmin()]:g} on"
 
     def _final_length(self) -> Float:
         """The Frobenius norm of the last weight, of all heads together."""
