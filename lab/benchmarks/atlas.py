@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
-from attsvm.comparison.several_heads import joint_ratio
 from attsvm.numbers.threads import cores
+from attsvm_lab import programs
 from attsvm_lab.sweeps.atlas import JOINT, TRAINING, name_of, statistics, theory
 from attsvm_lab.sweeps.batch import device
 from attsvm_lab.sweeps.cell import OF_HEADS, as_cell
@@ -124,15 +124,19 @@ def _joint_shares(cell: Any, along: list[float], draws: int) -> dict[str, Any]:
     of_heads = [range(OF_HEADS * h, OF_HEADS * h + draws) for h in range(settings.heads)]
     v = np.stack([att.datasets.sphere(n, T, d, seed=seeds)[1] for seeds in of_heads], 1)
     marks = [round(share * settings.steps) for share in along]
-    norm = att.limit_norm(arguments["weight"], arguments["optimizer"]).norm
+    limit = att.limit_norm(arguments["weight"], arguments["optimizer"])
+    assert limit.layout is not None
+    norm = programs.HeadsNorm(limit.layout, getattr(arguments["optimizer"].rule, "norm", att.frobenius))
     del arguments["train_head"]
     path = att.train(tokens, att.Linear(v), init=cell.start(range(draws)), record=marks, **arguments)
     curves = []
     for k in range(draws):
         run = path.run(k)
-        solution = att.max_margin(run.tokens, run.selected, norm)
+        solution = programs.max_margin_of_heads(run.tokens, run.selected, norm)
         if solution.certified:
-            curves.append(joint_ratio(run, solution, [int(np.argmin(abs(run.index - m))) for m in marks]))
+            curves.append(
+                programs.ratio_of_heads(run, solution, [int(np.argmin(abs(run.index - m))) for m in marks])
+            )
     return statistics(JOINT, list(np.transpose(curves)), along, np.zeros(0))
 
 

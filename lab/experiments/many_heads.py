@@ -25,7 +25,7 @@ import numpy as np
 import optax
 
 import attsvm as att
-from attsvm.comparison.several_heads import joint_ratio
+from attsvm_lab import programs
 from attsvm_lab.claims.instances import falling, limit_by_length, settled
 
 RECORD = Path(__file__).parents[1] / "records" / "many_heads.json"
@@ -149,11 +149,11 @@ def shares(run: att.Path, norms: dict[str, Any]) -> dict[str, float] | None:
     found: dict[str, float] = {}
     for name, norm in norms.items():
         try:
-            solution = att.max_margin(run.tokens, selected, norm)
+            solution = programs.max_margin_of_heads(run.tokens, selected, norm)
         except att.NotSeparable:
             return None
         if not found:
-            before, share = (100 * float(x) for x in joint_ratio(run, solution, [-2, -1]))
+            before, share = (100 * float(x) for x in programs.ratio_of_heads(run, solution, [-2, -1]))
             sizes = [float(norm.value(W)) for W in run.W[-2:]]
             of_run, of_program = (np.linalg.norm(W, axis=(1, 2)) for W in (run.W[-1], solution.W))
             found["share"] = share
@@ -161,7 +161,7 @@ def shares(run: att.Path, norms: dict[str, Any]) -> dict[str, float] | None:
             found["lengths"] = 100 * float(np.expm1(np.ptp(np.log(of_run / of_program))))
             found["certified"] = float(solution.certified)
         else:
-            found[name] = 100 * float(joint_ratio(run, solution, [-1])[0])
+            found[name] = 100 * float(programs.ratio_of_heads(run, solution, [-1])[0])
     return found
 
 
@@ -215,11 +215,11 @@ def run_shares(record: Record) -> None:
                 continue
             for rule in ("Muon", "GD") if name == "fused" else ("Muon",):
                 steps = att.spectral if rule == "Muon" else att.frobenius
-                norms = {"share": att.HeadsNorm(layout, steps)}
+                norms = {"share": programs.HeadsNorm(layout, steps)}
                 if rule == "Muon" and (H == 4 and name in ("fused", "groups of 2", "apart")):
-                    norms |= {f"groups of {g}": att.HeadsNorm(Layout.groups(H, g)) for g in (1, 2, 4)}
+                    norms |= {f"groups of {g}": programs.HeadsNorm(Layout.groups(H, g)) for g in (1, 2, 4)}
                 elif rule == "Muon" and name in ("fused", "[K Q]"):
-                    norms["groups of 1"] = att.HeadsNorm(Layout.apart(H))
+                    norms["groups of 1"] = programs.HeadsNorm(Layout.apart(H))
                 record.keep(
                     f"shares {H} {size[1]} {rule} {name}",
                     lambda args=(layout, rule, size, norms, "narrow" in name): measured(*args),
@@ -236,7 +236,8 @@ def run_large(record: Record) -> None:
         for run in map(path.run, range(draws)):
             if not settled(run):
                 continue
-            best = att.max_margin(run.tokens, run.attention[-1].argmax(-1), att.HeadsNorm(Layout.fused(H)))
+            chosen, norm = run.attention[-1].argmax(-1), programs.HeadsNorm(Layout.fused(H))
+            best = programs.max_margin_of_heads(run.tokens, chosen, norm)
             sizes = [
                 float(np.prod([np.linalg.norm(np.concatenate(list(X[k]), 1), 2) for X in (run.K, run.Q)]))
                 for k in (-2, -1)
@@ -258,7 +259,7 @@ def run_polynomials(record: Record) -> None:
         for name in names:
             layout = layouts(size[0])[name]
             for rule in POLYNOMIALS:
-                norms = {"share": att.HeadsNorm(layout)}
+                norms = {"share": programs.HeadsNorm(layout)}
                 record.keep(
                     f"polynomials {size[0]} {size[1]} {rule} {name}",
                     lambda args=(layout, rule, size, norms): measured(*args),

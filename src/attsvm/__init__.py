@@ -92,7 +92,6 @@ if TYPE_CHECKING:
     )
     from attsvm.norms.factored import Factored as Factored
     from attsvm.norms.hybrid import HybridNorm as HybridNorm
-    from attsvm.norms.joint import HeadsNorm as HeadsNorm
     from attsvm.norms.layouts import HeadLayout as HeadLayout
     from attsvm.probe import AttentionProbe as AttentionProbe
     from attsvm.program.certificate import Certificate as Certificate
@@ -108,7 +107,6 @@ if TYPE_CHECKING:
         selections as selections,
     )
     from attsvm.program.sensitivity import Sensitivity as Sensitivity
-    from attsvm.program.several_heads import HeadsSolution as HeadsSolution
     from attsvm.program.solution import (
         NotCertified as NotCertified,
         NotSeparable as NotSeparable,

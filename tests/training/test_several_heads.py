@@ -6,13 +6,10 @@ import pytest
 
 from attsvm import (
     HeadLayout,
-    HeadsNorm,
     Path,
     Tokens,
     compare,
     frobenius,
-    limit_norm,
-    margin_ratio,
     max_margin,
     regularisation_path,
     spectral,
@@ -297,17 +294,3 @@ def test_a_layout_of_other_heads_is_refused():
     for arguments in ((3, KeyQuery(), HeadLayout.fused(2)), (2, FullWeight(), HeadLayout.fused(2))):
         with pytest.raises(ValueError, match="Pass MultiHead"):
             MultiHead(*arguments)
-
-
-def test_a_run_is_compared_with_the_joint_program(problem):
-    layout = HeadLayout.fused(H)
-    weight = MultiHead(H, KeyQuery(5), layout)
-    rule = steepest(spectral, lambda t: 0.4 * (t + 1.0) ** -0.55)
-    path = run(problem, rule, 4_000, weight, init=gaussian(0, 0.3), record=[2_000, 4_000])
-    solution = max_margin(path.tokens, path.selected, limit_norm(weight, steepest(spectral, LR)).norm)
-    assert compare(path, solution, tolerance=0.05).holds
-    assert 0.9 < margin_ratio(path, solution)[-1] <= 1
-    other = max_margin(path.tokens, path.selected, HeadsNorm(layout, frobenius))
-    assert not compare(path, other, tolerance=0.05).holds
-    with pytest.raises(ValueError, match="has no heads"):
-        compare(path.head(0), solution)

@@ -109,7 +109,6 @@ def program_of(path: Path, norm_name: str | None) -> Solution | None:
 def _limit(path: Path) -> Norm | None:
     """The norm that the settings of `attsvm train` imply."""
     from attsvm.comparison.theory import NoTheorem, limit_norm
-    from attsvm.norms.joint import HeadsNorm
 
     if path.state is None or "settings" not in path.state:
         return None
@@ -119,7 +118,7 @@ def _limit(path: Path) -> Norm | None:
     arguments = settings.arguments()
     with suppress(NoTheorem):
         norm = limit_norm(arguments["weight"], arguments["optimizer"], arguments["batch"]).norm
-        return None if isinstance(norm, HeadsNorm) else norm  # the drawing is of one head
+        return None if isinstance(norm, str) else norm  # its program is in the laboratory
     return None
 
 

@@ -1,6 +1,6 @@
 """Where training and program meet: verdicts, theory.
 
 verdict.py compares a path with a solution and judges claims, theory.py has the norm that each weight and
-optimizer tends to, kkt.py says where a trained pair K, Q stands, several_heads.py
-runs of many heads. A new limit is a case of the table in theory.py.
+optimizer tends to, kkt.py says where a trained pair K, Q stands. A new limit is a case of the
+table in theory.py.
 """

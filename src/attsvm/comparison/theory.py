@@ -11,7 +11,6 @@ from attsvm.norms import Entrywise, Norm, capabilities_of, frobenius, l1, linf, 
 from attsvm.norms.capabilities import changes_a_rule
 from attsvm.norms.factored import Factored
 from attsvm.norms.hybrid import HybridNorm
-from attsvm.norms.joint import HeadsNorm
 from attsvm.norms.layouts import HeadLayout
 
 Standing = Literal["theorem", "theorem for flows", "conjecture"]
@@ -49,7 +48,10 @@ SCHEDULE = "steps lr(k) > 0 that do not sum to a finite number, each small again
 FALLING = "b1 ≤ b2; steps that fall to zero and do not sum to a finite number"
 
 PROOFS_OF_HEADS = "docs/heads_proofs.md"
-JOINT = "the margin is that of all heads, in one norm of all: pass the norm and run.selected to max_margin"
+JOINT = (
+    "the margin is that of all heads, in one norm of all: max_margin_of_heads of attsvm_lab.programs solves "
+    "its program, with norm HeadsNorm(limit.layout, steps)"
+)
 WIDE_HEADS = "factors as wide as the heads' ranks, stacked ones as their sum"
 RANKS = "sums of Gram matrices of full rank, and heads of the rank of their multipliers"
 HEADS_CLAIM = "muon_on_fused_heads_maximises_their_joint_margin"
@@ -97,17 +99,21 @@ class NoTheorem(LookupError):
 class Limit:
     """The norm of the program that training tends to, how well that is known, and by whom.
 
+    norm: or the name of one whose program is in attsvm_lab.programs.
+
     standing: "theorem", of the steps as they are; "theorem for flows", of steps that tend to zero in length;
         "conjecture", of others or of this package. A theorem may be proven by this package (`reference`).
     hypotheses: what the statement needs besides separable tokens.
     claim: the name of the claim that tests it.
+    layout: of heads that a matrix of the optimizer joins, whose norm is a joint one.
     """
 
-    norm: Norm | HeadsNorm
+    norm: Norm | str
     standing: Standing
     reference: str
     hypotheses: str = ""
     claim: str = ""
+    layout: HeadLayout | None = None
 
     def __str__(self) -> str:
         return f"{self.norm} ({self.standing}: {self.reference})"
@@ -117,7 +123,7 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None, *, train_head: An
     """The norm N for which W/N(W) tends to a max-margin direction.
 
     weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(), or MultiHead(count, weight). Heads that
-        a matrix of the optimizer joins have a `HeadsNorm`; others are compared each by itself.
+        a matrix of the optimizer joins have one norm; others are compared each by itself.
     optimizer: gd, steepest, mirror, polyak, adam, compositional, or what takes the same steps in optax (sgd,
         sign_sgd, signum, adam, adamw) or torch (SGD, Adam, AdamW, those of attsvm.torch).
     batch: as of train(), None for all examples.
@@ -163,7 +169,7 @@ def _beside_a_head(limit: Limit, weight: Any, train_head: Any) -> Limit:
     twin = twin_of(train_head)
     rule = None if twin is None or twin.difference else twin.rule
     steps = rule if isinstance(rule, Steepest) and not isinstance(rule.norm, tuple) else None
-    if steps is None or np.any(steps.momentum) or np.any(steps.decay) or isinstance(limit.norm, HeadsNorm):
+    if steps is None or np.any(steps.momentum) or np.any(steps.decay) or limit.layout is not None:
         raise NoTheorem(
             f"no limit known for {weight!r} with a head trained by {train_head!r}: label margins and margins "
             "of attention must grow alike. Nearest: train_head=steepest(frobenius, lr) → the offset program "
@@ -345,27 +351,36 @@ def _limit_of_layout(weight: Any, rule: Any) -> Limit:
     from attsvm.training.rules import GradientDescent, Polyak, Steepest
 
     of_one_head = limit_norm(weight.weight, rule)  # raises for decay, and for momentum on factors
-    steps = frobenius if isinstance(rule, (GradientDescent, Polyak)) else getattr(rule, "norm", None)
+    steps: Any = frobenius if isinstance(rule, (GradientDescent, Polyak)) else None
+    if isinstance(rule, Steepest):
+        steps = rule.norm
     layout = _layout_of(weight)
-    try:
-        if not isinstance(rule, (GradientDescent, Polyak, Steepest)) or layout is None:
-            raise ValueError
-        norm = HeadsNorm(layout, steps)  # type: ignore[arg-type]  # a tuple raises
-    except (ValueError, TypeError):
+    if layout is None or not _joins_heads(layout, steps):
         raise NoTheorem(
             f"no norm of all heads is known for {weight!r} with {rule!r}. "
             f'Nearest: norm="apart" → {of_one_head.norm}.'
-        ) from None
+        )
+    norm = f"norm of heads under {steps} steps on {layout}"
     if not layout.of_factors:
         stated = "; ".join(filter(None, (JOINT, of_one_head.hypotheses)))
-        return Limit(norm, of_one_head.standing, f"{PROOFS_OF_HEADS}, Theorems 2 and 3", stated)
-    conditions = "; ".join((ARRIVED, JOINT, WIDE_HEADS, SMALL))
-    if norm.steps.p < np.inf and layout == HeadLayout.fused(layout.heads):
-        conditions = f"{conditions}; {RANKS}"
         return Limit(
-            norm, "theorem for flows", f"{PROOFS_OF_HEADS}, Theorems 2 and 4", conditions, HEADS_CLAIM
+            norm, of_one_head.standing, f"{PROOFS_OF_HEADS}, Theorems 2 and 3", stated, layout=layout
         )
-    return Limit(norm, "conjecture", f"{PROOFS_OF_HEADS}, Theorem 2: KKT points", conditions, HEADS_CLAIM)
+    conditions = "; ".join((ARRIVED, JOINT, WIDE_HEADS, SMALL))
+    if steps.p < np.inf and layout == HeadLayout.fused(layout.heads):
+        conditions = f"{conditions}; {RANKS}"
+        proofs = f"{PROOFS_OF_HEADS}, Theorems 2 and 4"
+        return Limit(norm, "theorem for flows", proofs, conditions, HEADS_CLAIM, layout)
+    proofs = f"{PROOFS_OF_HEADS}, Theorem 2: KKT points"
+    return Limit(norm, "conjecture", proofs, conditions, HEADS_CLAIM, layout)
+
+
+def _joins_heads(layout: HeadLayout, steps: Any) -> bool:
+    """Whether a joint norm is known: on factors for Schatten(p) steps from p = 2 on, on W for every norm."""
+    if not isinstance(steps, Norm):
+        return False
+    traits = capabilities_of(steps)
+    return not layout.of_factors or traits.euclidean or (traits.acts_on == "singular values" and steps.p >= 2)
 
 
 def _layout_of(weight: Any) -> HeadLayout | None:

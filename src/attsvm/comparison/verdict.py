@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm._support.validation import describe, is_finite
-from attsvm.comparison.several_heads import check_heads, joint_ratio, tie_error
 from attsvm.comparison.theory import NoTheorem, limit_norm
 from attsvm.data.path import BLOCK, Path, exponent
 from attsvm.data.selection import best_tokens, locally_optimal
@@ -22,7 +21,6 @@ from attsvm.norms.names import as_norm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
 from attsvm.program.max_margin import max_margin
-from attsvm.program.several_heads import HeadsSolution
 from attsvm.program.solution import NotSeparable, Solution
 
 Status = Literal["holds", "fails", "inconclusive", "not applicable"]
@@ -127,7 +125,7 @@ def judge(
 
 
 def compare(
-    path: Path, solution: Solution | HeadsSolution, v: ArrayLike | None = None, *, tolerance: float = 0.01
+    path: Path, solution: Solution, v: ArrayLike | None = None, *, tolerance: float = 0.01
 ) -> Verdict:
     """Does the path end in the solution's direction?
 
@@ -148,13 +146,9 @@ def compare(
 
     v: the head; with it, the share of examples whose attended token is the best one is reported.
     tolerance: the share of the margin that may be missing, a number in [0, 1).
-    A solution in a `HeadsNorm` is compared with all heads of the path together: the least margin of all over
-    their joint norm; of heads normalised apart, the worst part.
     """
     if not (is_finite(tolerance) and 0 <= tolerance < 1):
         raise ValueError(f"tolerance is {describe(tolerance)}. Pass a number from 0 to 1, such as 0.01.")
-    if isinstance(solution, HeadsSolution):
-        return _compare_heads(path, solution, tolerance)
     _check(path, solution)
     ratio = _ratio(path, solution)
     ties = _tie_error(path, solution)
@@ -216,43 +210,13 @@ def _improves(path: Path, resolved: Bool, errors: Float, tolerance: float) -> Bo
     return np.asarray((last <= tolerance) | (last < 0.9 * middle) | unrecorded)
 
 
-def _compare_heads(path: Path, solution: HeadsSolution, tolerance: float) -> Verdict:
-    """The verdict on several heads in one norm, from the last record and one halfway."""
-    check_heads(path, solution)
-    halfway = int(np.searchsorted(path.index, path.index[-1] / 2))
-    records = sorted({halfway, len(path.index) - 1})
-    ratio = joint_ratio(path, solution, records)
-    last, middle, ties = float(ratio[-1]), float(ratio[0]), tie_error(path, solution)
-    evidence = [at_least("margin ratio", last, 1 - tolerance)]
-    if any(rows.tied.any() for rows in solution.rows):
-        evidence.append(at_most("difference of tied logits over the margin", ties, tolerance))
-    moved = all(bool(np.all(_moved(path.head(h)))) for h in range(solution.heads))
-    return judge(
-        f"W/F(W) tends to the max-margin direction in the {solution.norm}",
-        *evidence,
-        given={
-            "the selection leaves tokens to win over": any((~rows.tied).any() for rows in solution.rows),
-            "the path is one of softmax attention": path.function == "softmax",
-            "the solution is certified": solution.certified,
-            "the run moved": moved,
-            "the path attends to the selected tokens": not (path.selected & ~solution.selected).any(),
-        },
-        on_its_way=1 - last < 0.9 * (1 - middle),
-        numbers={path.kind: path.index[records], "margin ratio": ratio},
-    )
-
-
-def margin_ratio(path: Path, solution: Solution | HeadsSolution) -> Float:
+def margin_ratio(path: Path, solution: Solution) -> Float:
     """Least margin of W/N(W) relative to the best possible at every record (k,), with runs (runs, k).
 
     The solution is of the path's tokens or of fewer of them: its mask may leave out tokens. A soft margin is
     refused, as its W does not have the best margin. The ratio is zero where W is zero, negative where a
     selected token loses, and NaN where the solution's mask leaves no token to win over.
-    Of several heads in one norm it solves a program for every record.
     """
-    if isinstance(solution, HeadsSolution):
-        check_heads(path, solution)
-        return joint_ratio(path, solution)
     _check(path, solution, masked=True)
     if solution.slack is not None:
         raise ValueError(

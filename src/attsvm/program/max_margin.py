@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,18 +11,15 @@ from numpy.typing import ArrayLike
 from attsvm.data.selection import as_selected, matching_runs
 from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, frobenius
-from attsvm.norms.joint import HeadsNorm
 from attsvm.norms.names import as_norm
 from attsvm.numbers import Bool
 from attsvm.program.answer import over_runs
 from attsvm.program.certificate import TOLERANCE
 from attsvm.program.constraints import Constraints, as_required, as_slack
-from attsvm.program.several_heads import HeadsSolution, max_margin_of_heads
 from attsvm.program.solution import NotCertified, NotSeparable, Solution
 from attsvm.program.solve import by_engines, solve
 
 
-@overload
 def max_margin(
     tokens: Tokens,
     selected: ArrayLike,
@@ -31,19 +27,7 @@ def max_margin(
     *,
     required: ArrayLike = 1.0,
     slack: ArrayLike | None = None,
-) -> Solution: ...
-@overload
-def max_margin(
-    tokens: Tokens, selected: ArrayLike, norm: HeadsNorm, *, required: ArrayLike = 1.0, slack: None = None
-) -> HeadsSolution: ...
-def max_margin(
-    tokens: Tokens,
-    selected: ArrayLike,
-    norm: Norm | str | HeadsNorm = frobenius,
-    *,
-    required: ArrayLike = 1.0,
-    slack: ArrayLike | None = None,
-) -> Solution | HeadsSolution:
+) -> Solution:
     """Smallest W that separates the selected tokens from the others.
 
         min N(W)  subject to  (x_s − x_t)ᵀ W z ≥ required,  s selected, t not
@@ -52,8 +36,7 @@ def max_margin(
 
     tokens: keys (n, T, d), queries (n, e); selected: bool (n, T) or indices (n,).
     norm: `frobenius`, `nuclear`, `spectral`, `l1`, `linf`, any `Entrywise(p)` or `Schatten(p)`, `MaxNorm()`;
-        or its name: "nuclear", "lp:1.5", "max-norm". A `HeadsNorm` of several heads takes one selection for
-        each, bool (H, n, T), and gives a `HeadsSolution`: the smallest heads W (H, d, e) in one norm of all.
+        or its name: "nuclear", "lp:1.5", "max-norm".
     required: the margin, one number or one per example (n,). 0 asks only that no other token is above a
         selected one; asked of all examples, W = 0 does.
     slack: None, or the price C of falling short, one number or one per example (n,); ∞ is None:
@@ -68,12 +51,6 @@ def max_margin(
     `NotCertified`.
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
     """
-    if isinstance(norm, HeadsNorm):
-        if slack is not None:
-            raise ValueError(
-                "slack needs one head in the Frobenius norm. Pass slack=None, or norm=frobenius."
-            )
-        return max_margin_of_heads(max_margin, tokens, selected, norm, required)
     norm, tokens = as_norm(norm), matching_runs(tokens, selected)
     margins, price = as_required(tokens, required), as_slack(tokens, slack)
     program = Constraints.of(tokens, selected, margins, price)

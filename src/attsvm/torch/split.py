@@ -95,8 +95,8 @@ class AttentionLayout:
     """How the heads of one attention module lie in its matrices, and what the theory says of that.
 
     whole, apart: the matrices of a step on the model as it is, and on its blocks; None where W_QK is no
-        product of two factors. `HeadsNorm(layout, steps)` has the norm. filled: outputs over inputs of a
-        matrix with several blocks, the largest. note: what else the theory needs to know.
+        product of two factors. `HeadsNorm` of attsvm_lab.programs has their norm. filled: outputs over inputs
+        of a matrix with several blocks, the largest. note: what else the theory needs to know.
     """
 
     module: str

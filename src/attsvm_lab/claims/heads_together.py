@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 import attsvm as att
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import falling, limit_by_length, settled
 from attsvm_lab.claims.transformers_setup import draws
@@ -82,15 +83,15 @@ def a_head_with_a_small_gradient_starves_where_the_others_fill_the_space(
 
 
 def _judge(what: str, seed: int, layout: att.HeadLayout, judged: att.HeadLayout) -> att.Verdict:
-    path, norm, shares = _trained(seed, layout), att.HeadsNorm(judged), []
+    path, norm, shares = _trained(seed, layout), programs.HeadsNorm(judged), []
     for k in range(DRAWS):
         run = path.run(k)
         if not settled(run):
             continue
-        solution = att.max_margin(run.tokens, run.attention[-1].argmax(-1), norm)
+        solution = programs.max_margin_of_heads(run.tokens, run.attention[-1].argmax(-1), norm)
         if solution.certified:
             lengths = [norm.value(W) for W in run.W[-2:]]
-            shares.append(limit_by_length(att.margin_ratio(run, solution), lengths))
+            shares.append(limit_by_length(programs.ratio_of_heads(run, solution), lengths))
     return att.judge(
         what,
         att.at_least(

@@ -2,7 +2,9 @@
 
 adam.py has the limit of Adam in mini-batches, offset.py that of attention beside a trained head.
 joint_selection.py finds the selection whose labels one head separates best, joint_paths.py begins a path of
-head and weight there. assumptions.py has the hypotheses of the theorems, rates.py power laws of curves.
+head and weight there. heads_norm.py has the norm of several heads, heads_engine.py its semidefinite program,
+heads_solution.py the smallest heads, heads_of_path.py runs of many heads beside them. assumptions.py has the
+hypotheses of the theorems, rates.py power laws of curves.
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +20,15 @@ if TYPE_CHECKING:
         in_cone as in_cone,
         in_margin_cone as in_margin_cone,
         leakage_cost as leakage_cost,
+    )
+    from attsvm_lab.programs.heads_norm import HeadsNorm as HeadsNorm
+    from attsvm_lab.programs.heads_of_path import (
+        compare_heads as compare_heads,
+        ratio_of_heads as ratio_of_heads,
+    )
+    from attsvm_lab.programs.heads_solution import (
+        HeadsSolution as HeadsSolution,
+        max_margin_of_heads as max_margin_of_heads,
     )
     from attsvm_lab.programs.joint_paths import joint_path as joint_path
     from attsvm_lab.programs.joint_selection import JointMargin as JointMargin, joint_margin as joint_margin

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attsvm import HeadsNorm, NoTheorem, limit_norm
+from attsvm import NoTheorem, limit_norm
 from attsvm._support import strict_json
 from attsvm._support.pages import page as in_one_file
 from attsvm.norms.names import norm_of
@@ -127,7 +127,7 @@ def theory(training: Mapping[str, Any]) -> dict[str, str]:
         limit = limit_norm(arguments["weight"], arguments["optimizer"])
     except NoTheorem as error:
         return {"why": str(error).split(". Nearest")[0]}
-    joint = isinstance(limit.norm, HeadsNorm)
+    joint = limit.layout is not None
     hypotheses = [str(limit.norm)] * joint + ["all inputs at every step"] * bool(training.get("batch"))
     hypotheses.append(limit.hypotheses)
     return {

@@ -169,9 +169,10 @@ def predicted(cell: Cell) -> Any:
         return None
     arguments = cell.training.arguments()
     try:
-        return limit_norm(arguments["weight"], arguments["optimizer"], arguments["batch"]).norm
+        limit = limit_norm(arguments["weight"], arguments["optimizer"], arguments["batch"])
     except NoTheorem:
         return None
+    return None if limit.layout is not None else limit.norm  # no head has a program of its own
 
 
 def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:

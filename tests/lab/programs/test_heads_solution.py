@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import attsvm as att
-from attsvm.norms.joint import Proof
+from attsvm_lab.programs import HeadsNorm, max_margin_of_heads
+from attsvm_lab.programs.heads_norm import Proof
 from tests.program.oracles import rows_of
 
 Layout = att.HeadLayout
@@ -63,8 +64,8 @@ def by_cvxpy(tokens, selected, norm):
 def test_every_joint_program_is_certified(layout):
     several = layout.of_factors and len(layout.matrices) > 2 and len(layout.components) == 1
     for steps in STEPS[::2] if several else STEPS:  # a sum of norms that are not smooth at zero is refused
-        norm = att.HeadsNorm(layout, steps)
-        solution = att.max_margin(*instance(norm.heads), norm)
+        norm = HeadsNorm(layout, steps)
+        solution = max_margin_of_heads(*instance(norm.heads), norm)
         assert solution.certified
         assert solution.margin == pytest.approx(1 / norm.value(solution.W), rel=1e-7)
         assert not replace(solution, W=0.9 * solution.W).certified
@@ -91,27 +92,27 @@ BESIDE_CVXPY = [
 @pytest.mark.parametrize(("layout", "steps"), BESIDE_CVXPY, ids=str)
 @pytest.mark.parametrize("draw", range(3))
 def test_cvxpy_finds_the_same_joint_margin(layout, steps, draw):
-    norm = att.HeadsNorm(layout, steps)
+    norm = HeadsNorm(layout, steps)
     tokens, selected = instance(norm.heads, 10 * BESIDE_CVXPY.index((layout, steps)) + draw)
-    solution = att.max_margin(tokens, selected, norm)
+    solution = max_margin_of_heads(tokens, selected, norm)
     assert solution.certified
     assert solution.margin == pytest.approx(1 / by_cvxpy(tokens, selected, norm), rel=NEAR)
-    apart = by_cvxpy(tokens, selected, att.HeadsNorm(Layout.apart(norm.heads), att.frobenius))
+    apart = by_cvxpy(tokens, selected, HeadsNorm(Layout.apart(norm.heads), att.frobenius))
     assert solution.margin != pytest.approx(1 / apart, rel=NEAR)
 
 
 def test_a_shared_key_beside_queries_apart_costs_nothing():
     tokens, selected = instance(2, 110)  # a draw in which the semidefinite program stalls at 1.4e-8
-    margin = att.max_margin(tokens, selected, att.HeadsNorm(LAYOUTS[6])).margin
-    assert margin == pytest.approx(att.max_margin(tokens, selected, att.HeadsNorm(Layout.apart(2))).margin)
+    margin = max_margin_of_heads(tokens, selected, HeadsNorm(LAYOUTS[6])).margin
+    assert margin == pytest.approx(max_margin_of_heads(tokens, selected, HeadsNorm(Layout.apart(2))).margin)
     assert (
-        margin > 1.01 * att.max_margin(tokens, selected, att.HeadsNorm(Layout.grouped_queries(1, 2))).margin
+        margin > 1.01 * max_margin_of_heads(tokens, selected, HeadsNorm(Layout.grouped_queries(1, 2))).margin
     )
 
 
 def test_a_proof_of_another_program_proves_nothing():
     tokens, selected = instance(2)
-    fused = att.max_margin(tokens, selected, att.HeadsNorm(Layout.fused(2)))
+    fused = max_margin_of_heads(tokens, selected, HeadsNorm(Layout.fused(2)))
     larger = tuple(1.1 * gram for gram in fused.proofs[0].grams)
     assert not replace(fused, proofs=(Proof(fused.proofs[0].X, larger),)).certified
     smaller = tuple(0.9 * x for x in fused.proofs[0].X)
@@ -120,9 +121,9 @@ def test_a_proof_of_another_program_proves_nothing():
 
 def test_fused_muon_charges_heads_that_share_directions():
     tokens, selected = instance(1)
-    one = att.max_margin(tokens, selected, att.HeadsNorm(Layout.fused(1)))
-    two = att.max_margin(tokens, np.repeat(selected, 2, 0), att.HeadsNorm(Layout.fused(2)))
-    apart = att.max_margin(tokens, np.repeat(selected, 2, 0), att.HeadsNorm(Layout.apart(2)))
+    one = max_margin_of_heads(tokens, selected, HeadsNorm(Layout.fused(1)))
+    two = max_margin_of_heads(tokens, np.repeat(selected, 2, 0), HeadsNorm(Layout.fused(2)))
+    apart = max_margin_of_heads(tokens, np.repeat(selected, 2, 0), HeadsNorm(Layout.apart(2)))
     assert two.margin == pytest.approx(one.margin / 2)
     assert apart.margin == pytest.approx(one.margin)
 
@@ -131,7 +132,7 @@ def test_ties_are_equalities_of_their_head():
     tokens, _ = instance(2)
     selected = np.zeros((2, 3, 3), bool)
     selected[:, :, 0], selected[1, 0, 1] = True, True
-    solution = att.max_margin(tokens, selected, att.HeadsNorm(Layout.fused(2)))
+    solution = max_margin_of_heads(tokens, selected, HeadsNorm(Layout.fused(2)))
     logits = (tokens.keys @ solution.W[1] @ tokens.queries[..., None])[..., 0]
     assert solution.certified
     assert logits[0, 0] == pytest.approx(logits[0, 1], abs=1e-7)
@@ -141,15 +142,15 @@ def test_ties_are_equalities_of_their_head():
 def test_keys_of_any_scale_have_certified_heads(scale):
     tokens, selected = instance(2)
     scaled = att.Tokens(scale * tokens.keys, tokens.queries / scale**0.5)
-    norm = att.HeadsNorm(Layout.fused(2))
-    assert att.max_margin(scaled, selected, norm).certified
+    norm = HeadsNorm(Layout.fused(2))
+    assert max_margin_of_heads(scaled, selected, norm).certified
 
 
 @pytest.mark.parametrize(("n", "T", "d"), [(1, 2, 1), (1, 1, 2), (2, 1, 3), (1, 4, 3)])
 def test_the_smallest_problems_are_solved(n, T, d):
     tokens, selected = instance(2, seed=1, n=n, T=T, d=d)
     for layout in (Layout.fused(2), Layout.apart(2), Layout.weights(2), Layout.keys_with_queries(2)):
-        solution = att.max_margin(tokens, selected, att.HeadsNorm(layout))
+        solution = max_margin_of_heads(tokens, selected, HeadsNorm(layout))
         assert solution.certified
         assert (solution.W == 0).all() == (T == 1)
 
@@ -157,20 +158,18 @@ def test_the_smallest_problems_are_solved(n, T, d):
 def test_heads_that_cannot_separate_are_named():
     tokens = att.Tokens(np.ones((1, 2, 3)), np.ones((1, 3)))
     with pytest.raises(att.NotSeparable) as error:
-        att.max_margin(tokens, [[0], [1]], att.HeadsNorm(Layout.fused(2)))
+        max_margin_of_heads(tokens, [[0], [1]], HeadsNorm(Layout.fused(2)))
     assert "head 0" in error.value.__notes__[0]
 
 
 def test_wrong_input_is_refused_with_a_remedy():
     tokens, selected = instance(2)
-    norm = att.HeadsNorm(Layout.fused(2))
+    norm = HeadsNorm(Layout.fused(2))
     with pytest.raises(ValueError, match="one selection per head"):
-        att.max_margin(tokens, selected[0], norm)
+        max_margin_of_heads(tokens, selected[0], norm)
     with pytest.raises(ValueError, match="positive margins"):
-        att.max_margin(tokens, selected, norm, required=0)
+        max_margin_of_heads(tokens, selected, norm, required=0)
     with pytest.raises(ValueError, match="normalised apart"):
-        att.max_margin(
-            tokens, selected, att.HeadsNorm(Layout.grouped_queries(1, 2, queries="apart"), STEPS[1])
+        max_margin_of_heads(
+            tokens, selected, HeadsNorm(Layout.grouped_queries(1, 2, queries="apart"), STEPS[1])
         )
-    with pytest.raises(ValueError, match="slack"):
-        att.max_margin(tokens, selected, norm, slack=1.0)

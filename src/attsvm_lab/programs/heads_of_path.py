@@ -6,14 +6,45 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.data.path import Path
+import attsvm as att
 from attsvm.numbers import Float
-from attsvm.program.several_heads import HeadsSolution
+from attsvm_lab.programs.heads_solution import HeadsSolution
 
 
-def check_heads(path: Any, solution: HeadsSolution) -> None:
+def compare_heads(path: att.Path, solution: HeadsSolution, *, tolerance: float = 0.01) -> att.Verdict:
+    """Does a path of several heads end in the solution's direction? See att.compare.
+
+    Judged is the least margin of all heads over their joint norm, at the last record and halfway; of heads
+    normalised apart, the worst part.
+    """
+    _check(path, solution)
+    halfway = int(np.searchsorted(path.index, path.index[-1] / 2))
+    records = sorted({halfway, len(path.index) - 1})
+    ratio = ratio_of_heads(path, solution, records)
+    last, middle, ties = float(ratio[-1]), float(ratio[0]), _tie_error(path, solution)
+    evidence = [att.at_least("margin ratio", last, 1 - tolerance)]
+    if any(rows.tied.any() for rows in solution.rows):
+        evidence.append(att.at_most("difference of tied logits over the margin", ties, tolerance))
+    start = path.W[0] if path.kind == "steps" and len(path.index) > 1 else 0
+    moved = bool((path.W[-1] != start).any((-2, -1)).all())
+    return att.judge(
+        f"W/F(W) tends to the max-margin direction in the {solution.norm}",
+        *evidence,
+        given={
+            "the selection leaves tokens to win over": any((~rows.tied).any() for rows in solution.rows),
+            "the path is one of softmax attention": path.function == "softmax",
+            "the solution is certified": solution.certified,
+            "the run moved": moved,
+            "the path attends to the selected tokens": not (path.selected & ~solution.selected).any(),
+        },
+        on_its_way=1 - last < 0.9 * (1 - middle),
+        numbers={path.kind: path.index[records], "margin ratio": ratio},
+    )
+
+
+def _check(path: Any, solution: HeadsSolution) -> None:
     """Refuse a path of other heads or tokens than the solution's."""
-    if not isinstance(path, Path):
+    if not isinstance(path, att.Path):
         raise TypeError(f"got {type(path).__name__}. Pass a path of train(), and then the solution.")
     if path.heads != solution.heads or path.runs is not None:
         runs = "" if path.runs is None else f" in {path.runs} runs"
@@ -24,11 +55,11 @@ def check_heads(path: Any, solution: HeadsSolution) -> None:
     if path.W.shape[-2:] != solution.W.shape[-2:] or not _same_tokens(path, solution):
         raise ValueError(
             "the solution is of other tokens than the path. Solve for the path's: "
-            "max_margin(path.tokens, path.selected, norm)."
+            "max_margin_of_heads(path.tokens, path.selected, norm)."
         )
 
 
-def _same_tokens(path: Path, solution: HeadsSolution) -> bool:
+def _same_tokens(path: att.Path, solution: HeadsSolution) -> bool:
     a, b = path.tokens, solution.tokens
     if a is b:
         return True
@@ -38,11 +69,12 @@ def _same_tokens(path: Path, solution: HeadsSolution) -> bool:
     )
 
 
-def joint_ratio(path: Path, solution: HeadsSolution, records: Any = slice(None)) -> Float:
+def ratio_of_heads(path: att.Path, solution: HeadsSolution, records: Any = slice(None)) -> Float:
     """The least margin of the heads over their norm, as a share of the best one, at some records (k,).
 
     Of parts that are normalised apart it is the least share. Every record solves a program for its norm.
     """
+    _check(path, solution)
     return np.array([_share(W, solution) for W in path.W[records]])
 
 
@@ -62,7 +94,7 @@ def _least(rows: Any, W: Float) -> float:
     return float(share.min(initial=np.inf))
 
 
-def tie_error(path: Path, solution: HeadsSolution) -> float:
+def _tie_error(path: att.Path, solution: HeadsSolution) -> float:
     """The largest difference of tied logits at the last record, over the least margin."""
     W = path.W[-1]
     ties = [

@@ -3,7 +3,7 @@
     min F(W_1, …, W_H)   subject to   (x_s − x_t)ᵀ W_h z ≥ required,   s selected by head h, t not
 
 Heads that share no matrix, and a norm of the block diagonal, have one program per head; a norm of the matrix
-[W_1 … W_H] has the program of tokens with block queries; others are semidefinite (norms/joint_program.py).
+[W_1 … W_H] has the program of tokens with block queries; others are semidefinite (heads_engine.py).
 """
 
 from __future__ import annotations
@@ -11,29 +11,22 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, frobenius
-from attsvm.norms.joint import HeadsNorm, PartNorm, Proof
-from attsvm.norms.joint_program import solve_joint
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
 from attsvm.numbers.threads import single_thread
 from attsvm.program.certificate import EPSILON, TOLERANCE, Certificate
 from attsvm.program.constraints import Constraints, as_required
+from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotCertified, NotSeparable, Solution
-
-
-class Solver(Protocol):
-    """`max_margin` of one head, which raises NotSeparable."""
-
-    def __call__(
-        self, tokens: Tokens, selected: ArrayLike, norm: Norm, *, required: ArrayLike
-    ) -> Solution: ...
+from attsvm_lab.programs.heads_engine import solve_joint
+from attsvm_lab.programs.heads_norm import HeadsNorm, PartNorm, Proof
 
 
 class Rows(NamedTuple):
@@ -193,11 +186,14 @@ def _or_one(bounds: Float) -> Float:
 
 
 def max_margin_of_heads(
-    solver: Solver, tokens: Tokens, selected: ArrayLike, norm: HeadsNorm, required: ArrayLike = 1.0
+    tokens: Tokens, selected: ArrayLike, norm: HeadsNorm, *, required: ArrayLike = 1.0
 ) -> HeadsSolution:
-    """The smallest heads; see `max_margin`. selected: bool (H, n, T) or indices (H, n).
+    """The smallest heads W_1 … W_H that separate the selected tokens of each, in one norm of all of them.
 
-    solver: solves the program of one head.
+        min F(W_1, …, W_H)  subject to  (x_s − x_t)ᵀ W_h z ≥ required,  s selected by head h, t not
+
+    tokens: keys (n, T, d), queries (n, e), no runs axis; selected: bool (H, n, T) or indices (H, n).
+    required: as of `max_margin`, above zero. Raises NotSeparable with the head that cannot be separated.
     """
     selected = _selected_of_heads(tokens, selected, norm.heads)
     margins = as_required(tokens, required)
@@ -208,7 +204,7 @@ def max_margin_of_heads(
     multipliers, proofs = np.zeros(selected.shape), []
     for part in norm.parts:
         heads = list(part.heads)
-        candidate = _solve_part(solver, tokens, selected, part, rows, margins)
+        candidate = _solve_part(tokens, selected, part, rows, margins)
         W[heads], multipliers[heads] = candidate.W, candidate.multipliers
         proofs.append(candidate.proof)
     solution = HeadsSolution(tokens, selected, norm, W, multipliers, margins, tuple(proofs))
@@ -220,7 +216,7 @@ def max_margin_of_heads(
                 f"is allowed. They attain the margin {solution.margin:.6g}; the best one is at most "
                 f"{solution.margin_bound:.6g}. Tokens of similar scale are easier to prove."
             ),
-            stacklevel=3,
+            stacklevel=2,
         )
     return solution
 
@@ -232,34 +228,30 @@ class _PartSolution(NamedTuple):
 
 
 def _solve_part(
-    solver: Solver, tokens: Tokens, selected: Bool, part: PartNorm, rows: list[Rows], required: Float
+    tokens: Tokens, selected: Bool, part: PartNorm, rows: list[Rows], required: Float
 ) -> _PartSolution:
     if part.closed is None:
         for h in part.heads:  # raises NotSeparable, with a proof
-            _of_one_head(solver, tokens, selected[h], frobenius, required, h)
+            _of_one_head(tokens, selected[h], frobenius, required, h)
         return _semidefinite(part, [rows[h] for h in part.heads], required, selected.shape[1:])
     if part.blocks == "diagonal":
-        return _of_block_diagonal(solver, tokens, selected, part, required)
-    return _of_block_tokens(solver, tokens, selected, part, required)
+        return _of_block_diagonal(tokens, selected, part, required)
+    return _of_block_tokens(tokens, selected, part, required)
 
 
-def _of_one_head(
-    solver: Solver, tokens: Tokens, selected: Bool, norm: Norm, required: Float, head: int
-) -> Solution:
+def _of_one_head(tokens: Tokens, selected: Bool, norm: Norm, required: Float, head: int) -> Solution:
     try:
-        return solver(tokens, selected, norm, required=required)
+        return max_margin(tokens, selected, norm, required=required)
     except NotSeparable as proof:
         proof.add_note(f"This is head {head}.")
         raise
 
 
-def _of_block_diagonal(
-    solver: Solver, tokens: Tokens, selected: Bool, part: PartNorm, required: Float
-) -> _PartSolution:
+def _of_block_diagonal(tokens: Tokens, selected: Bool, part: PartNorm, required: Float) -> _PartSolution:
     """Every head solves its own program; in the norm (Σ F_h^r)^(1/r) λ_h counts (F_h/F)^(r−1)."""
     norm = part.closed
     assert norm is not None
-    solutions = [_of_one_head(solver, tokens, selected[h], norm, required, h) for h in part.heads]
+    solutions = [_of_one_head(tokens, selected[h], norm, required, h) for h in part.heads]
     W = np.stack([solution.W for solution in solutions])
     if len(solutions) == 1:
         return _PartSolution(W, solutions[0].token_multipliers[None], Proof())
@@ -275,9 +267,7 @@ def _of_block_diagonal(
     return _PartSolution(W, np.stack(lam), Proof())
 
 
-def _of_block_tokens(
-    solver: Solver, tokens: Tokens, selected: Bool, part: PartNorm, required: Float
-) -> _PartSolution:
+def _of_block_tokens(tokens: Tokens, selected: Bool, part: PartNorm, required: Float) -> _PartSolution:
     """The program of one matrix: head h reads keys or queries that are zero outside of block h."""
     count, (n, T, d), e = len(part.heads), np.shape(tokens.keys), tokens.e
     keys, queries = np.asarray(tokens.keys), np.asarray(tokens.queries)
@@ -292,7 +282,7 @@ def _of_block_tokens(
     blocks = Tokens(keys, queries, mask=np.tile(tokens.mask, (count, 1)))
     chosen = selected[list(part.heads)].reshape(count * n, T)
     assert part.closed is not None
-    solution = _of_one_head(solver, blocks, chosen, part.closed, np.tile(required, count), part.heads[0])
+    solution = _of_one_head(blocks, chosen, part.closed, np.tile(required, count), part.heads[0])
     return _PartSolution(
         part.unblock(solution.W, d, e), solution.token_multipliers.reshape(count, n, T), Proof()
     )

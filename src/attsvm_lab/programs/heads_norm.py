@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attsvm.norms.capabilities import Norm, capabilities_of
-from attsvm.norms.joint_program import Joint, Structure, solve_joint
 from attsvm.norms.layouts import HeadLayout
 from attsvm.norms.names import as_norm
 from attsvm.norms.norms import Schatten, spectral
 from attsvm.numbers import Float
 from attsvm.numbers.threads import single_thread
+from attsvm_lab.programs.heads_engine import Joint, Structure, solve_joint
 
 
 @dataclass(frozen=True)
