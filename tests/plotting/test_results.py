@@ -60,6 +60,19 @@ def test_a_picture_of_runs_says_how_many():
     assert "3 runs" in run.axes[0].get_xlabel() and "run 0 of 3" in solution.get_suptitle()
 
 
+@pytest.mark.parametrize("seeds", [0, range(3)], ids=["one run", "runs"])
+@pytest.mark.parametrize("norm", ["frobenius", "lp:3"])
+def test_a_weight_of_zero_has_no_direction_to_draw(seeds, norm):
+    run = path(seeds)  # its first record is zero
+    solution = max_margin(run.tokens, run.selected, norm)
+    for canvas in (run.plot(), run.plot(solution), compare(run, solution).plot()):
+        for label, ax in named(canvas).items():
+            points = ax.lines[0].get_xydata()
+            visible = points[np.isfinite(points).all(-1), 0]
+            directed = any(word in label for word in ("cosine", "margin", "divergence", "norm"))
+            assert (0 in visible) != directed and 10 in visible, label
+
+
 def named(canvas):
     return {ax.get_ylabel(): ax for ax in canvas.axes}
 

@@ -68,7 +68,8 @@ class Verdict:
     status: "holds", "fails", "inconclusive" (not met, but the run was still on its way), or
         "not applicable" (a hypothesis is false: `reason` names it).
     evidence: the judged and the reported numbers.
-    numbers: arrays per run or record, for plots, which draw all others against the first.
+    numbers: arrays per run or record, for plots, which draw all others against the first. What compares a
+        direction is NaN where W is zero.
     """
 
     claim: str
@@ -165,13 +166,15 @@ def compare(
         reported("logit gap", path.logit_gap(solution.selected)[..., -1].min()),
         reported(f"{solution.norm} norm of W", np.median(path.norm(solution.norm)[..., -1])),
     ]
-    numbers = {path.kind: path.index, "margin ratio": ratio, "attention on the selected tokens": attention}
+    directed = path.W.any((-2, -1))  # a weight of zero has no direction to draw
+    numbers = {path.kind: path.index, "margin ratio": np.where(directed, ratio, np.nan)}
+    numbers["attention on the selected tokens"] = attention
     traits = capabilities_of(solution.norm)
     if traits.strictly_convex:
-        numbers["cosine"] = cosine(path.W, solution.W)
+        numbers["cosine"] = np.where(directed, cosine(path.W, solution.W), np.nan)
         evidence.append(reported("1 − cosine", np.median(1 - numbers["cosine"][..., -1])))
         if not traits.euclidean:  # where the divergence is 1 − cosine
-            numbers["divergence"] = divergence(path.W, solution.W, solution.norm)
+            numbers["divergence"] = np.where(directed, divergence(path.W, solution.W, solution.norm), np.nan)
             evidence.append(reported("Bregman divergence", np.median(numbers["divergence"][..., -1])))
     if v is not None:
         share = (path.selected & best_tokens(path.tokens, v)).any(-1).mean()
