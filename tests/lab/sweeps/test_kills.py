@@ -1,4 +1,4 @@
-"""Studies under SIGKILL: processes, a Dask cluster. Many more rounds: lab/benchmarks/sweep_kills.py."""
+"""Studies under SIGKILL: processes, a Dask cluster."""
 
 import os
 import random
