@@ -103,7 +103,8 @@ def a_relu_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdic
 
     Settled by runs of 100,000 and 1,000,000 steps (`lab/benchmarks/relu_long_runs.py` of commit 7ea95ac3):
     the median over four seeds goes on to 0.12 after 10,000 and 0.19 after 100,000 steps, and to
-    3e-7 if examples whose units can all be off ask for no margin: `under_a_relu_head_examples_that_can_be_zero_ask_for_no_margin`.
+    3e-7 if examples whose units can all be off ask for no margin:
+    `under_a_relu_head_examples_that_can_be_zero_ask_for_no_margin`.
     """
     return _split(_relu(seed, steps=2_000))
 
