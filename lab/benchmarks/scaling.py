@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def publish(records: list[Record]) -> None:
-    """Chart and tables of the docs: the first record in full, what others add in short."""
+    """Chart and tables of the docs: summaries, and the peers of the first record."""
     chart(records[0], CHART)
     into_page(PAGE, "scaling", "\n".join(page(records)))
 

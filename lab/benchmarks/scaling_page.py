@@ -20,10 +20,13 @@ Record = dict[str, Any]
 
 
 def page(records: list[Record]) -> Iterator[str]:
-    """What the docs say: the chart, every table of the first record, the summary of further ones."""
+    """What the docs say: the chart, a summary of each record, the peers of the first."""
     first, *further = records
     yield "![CPU time against the number of examples, log-log](images/scaling.svg)\n"
-    yield from tables(first)
+    yield from head(first)
+    yield from summary(first)
+    yield from peer_table(_lines(first["rows"]))
+    yield from thread_table(first)
     for record in further:
         yield f"\nThe same on another machine: {_where(record)}\n"
         yield from summary(record)
@@ -32,16 +35,21 @@ def page(records: list[Record]) -> Iterator[str]:
 
 def tables(record: Record) -> Iterator[str]:
     """A record as Markdown."""
-    yield f"{_where(record)}\n"
+    yield from head(record)
     lines = _lines(record["rows"])
     ours = [line for line in lines if line[0]["who"] == OURS]
-    solved = [row for line in ours for row in line if "seconds" in row]
-    proven = sum(row.get("certified", True) for row in solved)
-    yield f"Of our {len(solved)} answers {proven} are certified, or proven to have no solution."
     yield from _table("program", [line for line in ours if not line[0]["prompt"]])
     yield from _table("prompt", [line for line in ours if line[0]["prompt"]])
     yield from peer_table(lines)
     yield from thread_table(record)
+
+
+def head(record: Record) -> Iterator[str]:
+    """The machine, and how many answers are certified."""
+    yield f"{_where(record)}\n"
+    ours = [row for row in record["rows"] if row["who"] == OURS and "seconds" in row]
+    proven = sum(row.get("certified", True) for row in ours)
+    yield f"Of our {len(ours)} answers {proven} are certified, or proven to have no solution."
 
 
 def _where(record: Record) -> str:
@@ -165,7 +173,8 @@ def _last(line: list[Record]) -> str:
     solved = [row for row in line if "seconds" in row]
     if not solved:
         return ""
-    return f"n = {solved[-1]['n']:,}: {cell_of(solved[-1])} ({_slope_cell(line)})"
+    steepness = _slope_cell(line)
+    return f"n = {solved[-1]['n']:,}: {cell_of(solved[-1])}" + (f" ({steepness})" if steepness else "")
 
 
 def thread_table(record: Record) -> Iterator[str]:
