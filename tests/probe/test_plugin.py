@@ -30,8 +30,8 @@ def fitted(classes=2, **options):
     return AttentionProbe(head_ridge=0.1, prompt_ridge=0.1, **options).fit(*data(classes))
 
 
-def plugin_of(probe, tmp_path, **options):
-    file = probe.export(tmp_path / "refusal.py", **options)
+def plugin_of(probe, tmp_path, skip=1, **options):
+    file = probe.export(tmp_path / "refusal.py", skip=skip, **options)
     spec = importlib.util.spec_from_file_location("refusal", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -95,11 +95,21 @@ def test_what_the_file_cannot_score_is_refused_in_words(tmp_path):
     assert plugin.score(torch.zeros(1, WIDTH)) is None
     with pytest.raises(ValueError, match="state is NaN or infinite"):
         plugin.score(torch.full((3, 5, WIDTH), torch.nan))
-    for options, reason in (({"layer": -1}, "layer is -1"), ({"skip": 0.5}, "skip is 0.5")):
+    for options, reason in (({"layer": -1, "skip": 0}, "layer is -1"), ({"skip": 0.5}, "skip is 0.5")):
         with pytest.raises(ValueError, match=reason):
             probe.export(tmp_path / "a.py", **options)
     with pytest.raises(ValueError, match=r"ends in \.py"):
-        probe.export(tmp_path / "probe.pt")
+        probe.export(tmp_path / "probe.pt", skip=0)
+
+
+def test_the_file_is_told_how_many_first_tokens_the_fit_left_out(tmp_path):
+    """There is no default: a first token that is a sink moves the score of a probe fitted with it, or without."""
+    probe, states = fitted(), torch.tensor(data()[0][0])
+    with pytest.raises(TypeError, match="skip"):
+        probe.export(tmp_path / "untold.py")
+    for skip in (0, 1):
+        expected = probe.decision_function([states[skip:].numpy()])[0]
+        assert plugin_of(probe, tmp_path, skip=skip).score(states) == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_file_without_a_score_has_a_line_with_its_error_and_stops_no_other(tmp_path, capsys):

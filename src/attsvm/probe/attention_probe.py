@@ -325,15 +325,16 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         weights = self._weights
         return Probe(*weights[:3], self.mean_, maps, weights.slopes)
 
-    def export(self, file: str | os.PathLike[str], *, layer: int = 0, skip: int = 1) -> Path:
+    def export(self, file: str | os.PathLike[str], *, skip: int, layer: int = 0) -> Path:
         """Write the probe as one Python file that needs torch alone, for a server of hidden states.
 
-            probe.export("refusal.py", layer=1)
+            probe.export("refusal.py", skip=1, layer=1)
             python refusal.py states.safetensors          # {"request": "states", "tokens": 40, "score": 0.31}
 
         Its `score` takes the states (T, layers, d) of a request, as vLLM's `extract_hidden_states` writes
         them, or (T, d) of the layer; `Running` scores a request that is still generated. In float64.
-        layer: position on the axis of layers. skip: first tokens to leave out, as in the fit.
+        skip: first tokens to leave out, as many as in the fit: `activations` leaves out 1, and
+            `TokenStore.open` what its `skip` says. layer: position on the axis of layers.
         """
         check_is_fitted(self)
         return plugin.write(self, file, layer, skip)

@@ -106,11 +106,13 @@ class Probe(nn.Module):
     ) -> None:
         super().__init__()
         self.maps = nn.ModuleList(maps)
-        p, v, b, c = (torch.as_tensor(x, dtype=torch.float64) for x in (prompts, head, intercept, centre))
-        centred_intercept = b + torch.einsum("d,dhk->k", c, v)
+        p, v, b = (torch.as_tensor(x, dtype=torch.float64) for x in (prompts, head, intercept))
+        c = torch.as_tensor(centre).float()
+        # With the rounded centre: that of the exact one would leave v · (centre − c) in every score.
+        centred_intercept = b + torch.einsum("d,dhk->k", c.double(), v)
         self.prompts, self.head = nn.Parameter(p.float()), nn.Parameter(v.float())
         self.intercept = nn.Parameter(centred_intercept.float())
-        self.register_buffer("centre", c.float())
+        self.register_buffer("centre", c)
         rise = torch.zeros(p.shape[1]) if slopes is None else torch.as_tensor(slopes).float()
         self.register_buffer("slopes", rise, persistent=False)
 
@@ -172,7 +174,7 @@ class Probe(nn.Module):
             tokens = tokens.masked_fill(~mask[..., None], 0)
         if len(self.maps):
             tokens = torch.cat([feature_map(tokens) for feature_map in self.maps], -1)
-        x = tokens.to(self.centre.dtype) - self.centre
+        x = (tokens - self.centre).to(self.prompts.dtype)  # differences before rounding
         places = torch.arange(-x.shape[1], 0, dtype=x.dtype, device=x.device)[:, None]
         return x @ self.prompts + places * self.slopes, torch.einsum("ntd,dhk->nthk", x, self.head)
 

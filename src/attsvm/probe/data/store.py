@@ -152,6 +152,11 @@ class TokenStore:
 
     # ------------------------------------------------------------------ other forms
 
+    @property
+    def last_tokens(self) -> TokenStore:
+        """Sequences of one token, the last one of each."""
+        return TokenStore(self.rows, self.starts + self.lengths - 1, np.ones_like(self.lengths))
+
     @cached_property
     def mask(self) -> Bool:
         """Where the tokens stand in a padded array, bool (n, T)."""

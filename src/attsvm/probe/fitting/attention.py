@@ -136,10 +136,12 @@ def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tu
     backend = backend_of(store.rows)
     d, h, k = weights[0].head.shape
     joined = np.concatenate([np.hstack([w.prompts, w.head.reshape(d, h * k)]) for w in weights], 1)
-    intercepts, slopes = np.stack([w.about(centre).intercept for w in weights]), [w.slopes for w in weights]
+    slopes = [w.slopes for w in weights]
     attention, scores = [], []
     with backend.scope(), np.errstate(invalid="ignore", over="ignore"):
         matrix, middle = map(backend.operand, (joined, centre))
+        subtracted = np.asarray(backend.numpy(middle), np.float64)  # the centre, rounded as the tokens are
+        intercepts = np.stack([w.about(subtracted).intercept for w in weights])
         intercept = backend.put(intercepts)
         for span in store.spans(backend.block):
             _, products = backend.products(store.read(span), middle, matrix)

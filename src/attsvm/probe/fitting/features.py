@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm.numbers import Array, Float
+from attsvm.numbers import Array, Float, Index
 from attsvm.numbers.stored.matrix import as_matrix
 from attsvm.probe.data.backends import Backend, backend_of
 from attsvm.probe.data.store import TokenStore
@@ -104,7 +104,11 @@ class SideBySide(FeatureMap):
 
 
 def rbf(store: TokenStore, standard: Standard) -> Rbf:
-    """The kernel map whose landmarks are tokens at equal distances: the same data give the same map."""
+    """The kernel map whose landmarks are tokens at equal distances, copies of a sequence left out.
+
+    The same data give the same map, and a weight of two the map of two copies.
+    """
+    store = store[distinct_sequences(store)]
     ends = np.cumsum(store.lengths)
     count = min(LANDMARKS, int(ends[-1]))
     place = (2 * np.arange(count) + 1) * int(ends[-1]) // (2 * count)
@@ -117,6 +121,20 @@ def rbf(store: TokenStore, standard: Standard) -> Rbf:
     values, vectors = np.linalg.eigh(kernel(distances, gamma, power))
     root = (vectors / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
     return Rbf(landmarks, standard.mean, standard.scale, root, gamma, power)
+
+
+def distinct_sequences(store: TokenStore) -> Index:
+    """Places of the sequences that are no copy of an earlier one."""
+    by_end: dict[bytes, list[int]] = {}
+    for i, token in enumerate(store.last_tokens.numpy(slice(0, len(store)))):
+        by_end.setdefault(token.tobytes(), []).append(i)
+    distinct = []
+    for places in by_end.values():  # sequences of equal ends are rare, and only they are read whole
+        first: dict[bytes, int] = {}
+        for i in places:
+            first.setdefault(store[i].tobytes() if len(places) > 1 else b"", i)
+        distinct += first.values()
+    return np.sort(distinct)
 
 
 def mapped(store: TokenStore, features: FeatureMap | None) -> TokenStore:

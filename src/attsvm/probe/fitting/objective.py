@@ -40,9 +40,11 @@ def standardise(store: TokenStore, importance: Float) -> Standard:
             step = m - mean  # Chan et al. 1983: no difference of large squares
             squares = squares + s + step**2 * (weight * w / (weight + w))
             mean, weight = mean + step * (w / (weight + w)), weight + w
+        # What blocks subtract is rounded as their tokens are; the weights for tokens must know that number.
+        centre = np.asarray(backend.numpy(backend.operand(first + mean * size)), np.float64)
     spread = np.sqrt(squares / weight) * size
     scale = np.where(spread > 1e-12 * np.abs(first), spread, np.maximum(np.abs(first), size))
-    return Standard(first + mean * size, scale)
+    return Standard(centre, scale)
 
 
 def _sizes(backend: Backend, x: Array) -> Float:
