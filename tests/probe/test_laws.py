@@ -1,4 +1,4 @@
-"""Laws of every kind of features: a weight of two is two copies, and an offset of all tokens tells nothing."""
+"""Laws of every kind of features: a weight of two is two copies; an offset of all tokens tells nothing."""
 
 import importlib.util
 

@@ -103,13 +103,14 @@ def test_what_the_file_cannot_score_is_refused_in_words(tmp_path):
 
 
 def test_the_file_is_told_how_many_first_tokens_the_fit_left_out(tmp_path):
-    """There is no default: a first token that is a sink moves the score of a probe fitted with it, or without."""
+    """No default is right for every probe: one that was fitted with first tokens wants skip=0."""
     probe, states = fitted(), torch.tensor(data()[0][0])
     with pytest.raises(TypeError, match="skip"):
         probe.export(tmp_path / "untold.py")
     for skip in (0, 1):
-        expected = probe.decision_function([states[skip:].numpy()])[0]
-        assert plugin_of(probe, tmp_path, skip=skip).score(states) == pytest.approx(expected, abs=1e-9)
+        expected, folder = probe.decision_function([states[skip:].numpy()])[0], tmp_path / str(skip)
+        folder.mkdir()
+        assert plugin_of(probe, folder, skip=skip).score(states) == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_file_without_a_score_has_a_line_with_its_error_and_stops_no_other(tmp_path, capsys):
