@@ -91,7 +91,6 @@ if TYPE_CHECKING:
         spectral as spectral,
     )
     from attsvm.norms.factored import Factored as Factored
-    from attsvm.norms.hybrid import HybridNorm as HybridNorm
     from attsvm.norms.layouts import HeadLayout as HeadLayout
     from attsvm.probe import AttentionProbe as AttentionProbe
     from attsvm.program.certificate import Certificate as Certificate

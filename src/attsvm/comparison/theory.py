@@ -10,7 +10,6 @@ import numpy as np
 from attsvm.norms import Entrywise, Norm, capabilities_of, frobenius, l1, linf, nuclear, spectral
 from attsvm.norms.capabilities import changes_a_rule
 from attsvm.norms.factored import Factored
-from attsvm.norms.hybrid import HybridNorm
 from attsvm.norms.layouts import HeadLayout
 
 Standing = Literal["theorem", "theorem for flows", "conjecture"]
@@ -64,9 +63,6 @@ OFFSETS = (
     "the selected tokens are separable"
 )
 OFFSET_CLAIM = "attention_beside_a_trained_head_follows_the_offset_program"
-
-MIXTURES = "docs/lab/mixtures.md"
-BIAS_CLAIM = "beside_key_and_query_signs_on_a_bias_measure_a_length"
 
 EACH = "every head reaches its own program, with a length in the ratio of 1/margin"
 EQUAL = "every head reaches its own program, all with the same length"
@@ -407,9 +403,6 @@ def _implied_norm(weight: Any, norm: Norm | tuple[Norm, ...]) -> Factored:
 
 def _law_of_halves(weight: Any, rule: Any) -> Limit | None:
     """The limit by the law of halves; None where the implied norm is unknown or not convex."""
-    of_bias = _limit_with_bias(weight, rule)
-    if of_bias is not None:
-        return of_bias
     factored = _implied_norm(weight, rule.norm)
     implied = factored.closed
     if implied is None:
@@ -433,27 +426,6 @@ def _law_of_halves(weight: Any, rule: Any) -> Limit | None:
     else:
         claim = CLAIMS_OF_FACTORS.get(implied.p, "") if implied.p in (2, np.inf) else ""
     return _proven(rule, implied, "Theorems 1 and 2", f"{FULL}; {WIDE}", claim)
-
-
-def _limit_with_bias(weight: Any, rule: Any) -> Limit | None:
-    """The limit of K and Q = [Q_z; b] with spectral steps of K and Q_z and another norm for the row b.
-
-    K bᵀ is short in every lp norm of b at once: K turns b into the longest vector of the norm's ball.
-    """
-    from attsvm.training.weights import KeyQuery
-
-    norms = rule.norm if isinstance(rule.norm, tuple) else ()
-    hybrid = norms[1] if len(norms) == 2 else None
-    if not (isinstance(weight, KeyQuery) and isinstance(hybrid, HybridNorm) and norms[0] == spectral):
-        return None
-    one_row = hybrid.axis == 0 and hybrid.p == np.inf and hybrid.sizes[1:] == (1,)
-    bias = capabilities_of(hybrid.norms[-1])
-    if weight.rank is None or not one_row or hybrid.norms[0] != spectral or bias.acts_on != "entries":
-        return None
-    longest = weight.rank ** max(0.5 - 1 / hybrid.norms[-1].p, 0.0)
-    rates = (hybrid.rates[0], hybrid.rates[1] * longest)
-    implied = HybridNorm((spectral, frobenius), hybrid.sizes, rates)
-    return Limit(implied, "conjecture", MIXTURES, f"rank at least d; {SMALL}", BIAS_CLAIM)
 
 
 def _is_lp_of_two_diagonals(weight: Any, norm: Any) -> bool:

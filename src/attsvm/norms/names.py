@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 from attsvm._support.lazy import suggestion
@@ -14,7 +15,7 @@ from attsvm.norms.norms import FAMILIES, NORMS, SAVED
 
 def norm_of(name: str) -> Norm:
     """A name of NORMS, lp:1.5 or schatten:1.5, in capitals or not."""
-    if name.lower() in NORMS:
+    if _has(NORMS, name.lower()):
         return NORMS[name.lower()]
     family, _, exponent = name.lower().partition(":")
     try:
@@ -38,9 +39,19 @@ def saved_words(norm: Norm) -> tuple[str, ...]:
 def from_saved(words: Sequence[str]) -> Norm:
     """The norm of the words in a file."""
     try:
-        return SAVED[words[0]](*words[1:])
+        if _has(SAVED, words[0]):
+            return SAVED[words[0]](*words[1:])
     except (LookupError, TypeError):
-        raise ValueError(f"unknown norm {words}. Known: {', '.join(SAVED)}, each with its p.") from None
+        pass
+    raise ValueError(f"unknown norm {words}. Known: {', '.join(SAVED)}, each with its p.")
+
+
+def _has(table: Mapping[str, Any], name: str) -> bool:
+    """Whether a table has the name, once the module is imported that an entry point `attsvm.norms` names."""
+    if name not in table:
+        for point in entry_points(group="attsvm.norms", name=name):
+            point.load()
+    return name in table
 
 
 def as_norm(norm: Any) -> Norm:

@@ -16,7 +16,6 @@ import numpy as np
 
 from attsvm.norms import Entrywise, MaxNorm, Norm, Schatten, capabilities_of, frobenius
 from attsvm.norms.capabilities import changes_a_rule
-from attsvm.norms.hybrid import HybridNorm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program import working_set
@@ -108,7 +107,6 @@ ROUTES: dict[type, str | Route] = {
     Entrywise: "attsvm.program.entrywise.interior_point:solve_entrywise",
     Schatten: "attsvm.program.schatten.route:solve_schatten",
     MaxNorm: "attsvm.program.schatten.route:solve_schatten",
-    HybridNorm: "attsvm.program.hybrid:solve_hybrid",
 }
 """One line per norm: its class, and its route or "module:function", which is imported at first use.
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import falling, limit_by_length, settled, solved
 from attsvm_lab.claims.transformers_setup import draws
@@ -34,8 +35,8 @@ def muon_with_signs_on_a_bias_maximises_the_hybrid_margin(seed: int, bias: str =
     least the selection does not change in the last half.
     """
     weight = att.FullWeight()
-    rule = att.steepest(att.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO)), falling(0.4))
-    norm = att.HybridNorm(("spectral", bias), SIZES, (1.0, RATIO))
+    rule = att.steepest(programs.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO)), falling(0.4))
+    norm = programs.HybridNorm(("spectral", bias), SIZES, (1.0, RATIO))
     return _judged(_trained(seed, weight, rule, 5_000), norm, LEAST)
 
 
@@ -50,11 +51,11 @@ def beside_key_and_query_signs_on_a_bias_measure_a_length(seed: int, implied: bo
     to 1.05; after 40,000 steps it is nearer to one.
     """
     weight = att.KeyQuery(rank=WIDTH)
-    of_Q = att.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO), axis=0)
+    of_Q = programs.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO), axis=0)
     rule = att.steepest((att.spectral, of_Q), falling(0.1))
-    norm: Any = att.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO))
+    norm: Any = programs.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO))
     if implied:
-        norm = att.limit_norm(weight, rule).norm
+        norm = programs.norm_with_bias(of_Q, WIDTH)
     return _judged(_trained(seed, weight, rule, 8_000), norm, LEAST_OF_FACTORS)
 
 

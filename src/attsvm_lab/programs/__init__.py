@@ -3,8 +3,12 @@
 adam.py has the limit of Adam in mini-batches, offset.py that of attention beside a trained head.
 joint_selection.py finds the selection whose labels one head separates best, joint_paths.py begins a path of
 head and weight there. heads_norm.py has the norm of several heads, heads_engine.py its semidefinite program,
-heads_solution.py the smallest heads, heads_of_path.py runs of many heads beside them. assumptions.py has the
+heads_solution.py the smallest heads, heads_of_path.py runs of many heads beside them. hybrid.py has the norm
+of parts that an optimizer treats differently, hybrid_program.py its programs. assumptions.py has the
 hypotheses of the theorems, rates.py power laws of curves.
+
+Norms register themselves in the tables of the library, as docs/extending.md says; entry points `attsvm.norms`
+name the modules to import for a word or a file that asks for them.
 """
 
 from typing import TYPE_CHECKING
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
         HeadsSolution as HeadsSolution,
         max_margin_of_heads as max_margin_of_heads,
     )
+    from attsvm_lab.programs.hybrid import HybridNorm as HybridNorm, norm_with_bias as norm_with_bias
     from attsvm_lab.programs.joint_paths import joint_path as joint_path
     from attsvm_lab.programs.joint_selection import JointMargin as JointMargin, joint_margin as joint_margin
     from attsvm_lab.programs.offset import (

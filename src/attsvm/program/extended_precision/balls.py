@@ -264,48 +264,6 @@ class SingularValues:
         return out + np.outer(self.on_diagonal, self.on_diagonal) / (slack * slack) * 0.25
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """Several balls at once: the entries of all, then the heights of all. sizes: the entries of each."""
-
-    balls: tuple[Ball, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def parameter(self) -> float:
-        return sum(ball.parameter for ball in self.balls)
-
-    def heights(self, x: Float) -> Float:
-        pieces = np.split(x, np.cumsum(self.sizes)[:-1])
-        each = [ball.heights(piece) for ball, piece in zip(self.balls, pieces, strict=True)]
-        return np.concatenate(each)
-
-    @cached_property
-    def places(self) -> list[NDArray[np.intp]]:
-        """Where a point has the entries and the heights of each ball."""
-        entries, heights, places = 0, sum(self.sizes), []
-        for ball, size in zip(self.balls, self.sizes, strict=True):
-            count = len(ball.heights(np.zeros(size)))
-            places.append(np.r_[entries : entries + size, heights : heights + count])
-            entries, heights = entries + size, heights + count
-        return places
-
-    def inside(self, x: Numbers) -> bool:
-        return all(ball.inside(x[place]) for ball, place in zip(self.balls, self.places, strict=True))
-
-    def gradient(self, x: Numbers) -> Numbers:
-        out = like(x, np.zeros(len(x)))
-        for ball, place in zip(self.balls, self.places, strict=True):
-            out[place] = ball.gradient(x[place])
-        return out
-
-    def hessian(self, x: Numbers) -> Numbers:
-        out = like(x, np.zeros((len(x), len(x))))
-        for ball, place in zip(self.balls, self.places, strict=True):
-            out[place[:, None], place] = ball.hessian(x[place])
-        return out
-
-
 def _diagonal(values: Numbers) -> Numbers:
     out = like(values, np.zeros((len(values), len(values))))
     index = np.arange(len(values))

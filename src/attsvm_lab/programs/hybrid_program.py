@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attsvm.norms import capabilities_of
-from attsvm.norms.hybrid import HybridNorm
 from attsvm.numbers import Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.answer import Answer
 from attsvm.program.constraints import Constraints
-from attsvm.program.extended_precision.balls import Blocks, unit_ball
+from attsvm.program.extended_precision.balls import Ball, Numbers, like, unit_ball
 from attsvm.program.extended_precision.central_path import Problem, descend, follow
 from attsvm.program.rows import Candidate, Rows
+from attsvm_lab.programs.hybrid import HybridNorm
 
 GOAL, ENOUGH = 1e-10, 2e-9
 """Relative gap at which the path ends, and above which doubled numbers are tried."""
@@ -120,3 +123,48 @@ def _null_space(ties: Float, D: int) -> Float:
         return np.eye(D)
     _, sigma, Vt = np.linalg.svd(ties)
     return np.asarray(Vt[int((sigma > 1e-12 * sigma[0]).sum()) :].T)
+
+
+# ---------------------------------------------------------------------- the product of the balls
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Several balls at once: the entries of all, then the heights of all. sizes: the entries of each."""
+
+    balls: tuple[Ball, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def parameter(self) -> float:
+        return sum(ball.parameter for ball in self.balls)
+
+    def heights(self, x: Float) -> Float:
+        pieces = np.split(x, np.cumsum(self.sizes)[:-1])
+        each = [ball.heights(piece) for ball, piece in zip(self.balls, pieces, strict=True)]
+        return np.concatenate(each)
+
+    @cached_property
+    def places(self) -> list[NDArray[np.intp]]:
+        """Where a point has the entries and the heights of each ball."""
+        entries, heights, places = 0, sum(self.sizes), []
+        for ball, size in zip(self.balls, self.sizes, strict=True):
+            count = len(ball.heights(np.zeros(size)))
+            places.append(np.r_[entries : entries + size, heights : heights + count])
+            entries, heights = entries + size, heights + count
+        return places
+
+    def inside(self, x: Numbers) -> bool:
+        return all(ball.inside(x[place]) for ball, place in zip(self.balls, self.places, strict=True))
+
+    def gradient(self, x: Numbers) -> Numbers:
+        out = like(x, np.zeros(len(x)))
+        for ball, place in zip(self.balls, self.places, strict=True):
+            out[place] = ball.gradient(x[place])
+        return out
+
+    def hessian(self, x: Numbers) -> Numbers:
+        out = like(x, np.zeros((len(x), len(x))))
+        for ball, place in zip(self.balls, self.places, strict=True):
+            out[place[:, None], place] = ball.hessian(x[place])
+        return out

@@ -10,14 +10,15 @@ import pytest
 
 import attsvm as att
 from attsvm.norms.names import from_saved, saved_words
+from attsvm_lab import programs
 
 cvxpy = pytest.importorskip("cvxpy")
 
 NORMS = [
-    att.HybridNorm(("spectral", "linf"), (4, 1), (1.0, 0.3)),
-    att.HybridNorm(("spectral", "frobenius"), (4, 1)),
-    att.HybridNorm(("nuclear", "l1"), (3, 2), (1.0, 2.0)),
-    att.HybridNorm(("linf", "spectral", "l1"), (1, 2, 1), axis=0),
+    programs.HybridNorm(("spectral", "linf"), (4, 1), (1.0, 0.3)),
+    programs.HybridNorm(("spectral", "frobenius"), (4, 1)),
+    programs.HybridNorm(("nuclear", "l1"), (3, 2), (1.0, 2.0)),
+    programs.HybridNorm(("linf", "spectral", "l1"), (1, 2, 1), axis=0),
 ]
 OF_CVXPY = {
     "spectral": cvxpy.sigma_max,
@@ -57,7 +58,7 @@ def test_the_program_agrees_with_cvxpy(norm, seed):
 @pytest.mark.parametrize("p", [1, 2, 3, math.inf])
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_steps_have_length_one_and_attain_the_dual_norm(norm, p):
-    norm = att.HybridNorm(norm.norms, norm.sizes, norm.rates, norm.axis, p)
+    norm = programs.HybridNorm(norm.norms, norm.sizes, norm.rates, norm.axis, p)
     G = np.random.default_rng(1).normal(size=(7, 4, 5))
     step = norm.steepest(G)
     np.testing.assert_allclose(norm.value(step), 1)
@@ -80,7 +81,7 @@ def test_one_part_is_its_norm():
     tokens, selected = problem()
     for name in ("spectral", "l1"):
         alone = att.max_margin(tokens, selected, name)
-        whole = att.max_margin(tokens, selected, att.HybridNorm((name,), (5,), (2.0,)))
+        whole = att.max_margin(tokens, selected, programs.HybridNorm((name,), (5,), (2.0,)))
         assert whole.certified and whole.margin == pytest.approx(2 * alone.margin, rel=1e-8)
 
 
@@ -101,7 +102,9 @@ def test_units_of_the_keys_do_not_matter(scale):
 
 @pytest.mark.parametrize("rate", [1e-9, 1e-3, 1e3])
 def test_rates_may_lie_far_apart(rate):
-    assert att.max_margin(*problem(), att.HybridNorm(("spectral", "linf"), (4, 1), (1.0, rate))).certified
+    assert att.max_margin(
+        *problem(), programs.HybridNorm(("spectral", "linf"), (4, 1), (1.0, rate))
+    ).certified
 
 
 def test_ties_and_rows_without_a_bound_are_kept():
@@ -117,7 +120,7 @@ def test_ties_and_rows_without_a_bound_are_kept():
 
 def test_the_smallest_programs():
     tiny = att.Tokens(np.array([[[1.0], [0.0]]]), np.array([[2.0, 1.0]]))
-    best = att.max_margin(tiny, [0], att.HybridNorm(("spectral", "linf"), (1, 1)))
+    best = att.max_margin(tiny, [0], programs.HybridNorm(("spectral", "linf"), (1, 1)))
     assert best.certified and best.margin == pytest.approx(3)
     with pytest.raises(att.NotSeparable):
         att.max_margin(att.Tokens(np.ones((1, 2, 1)), np.ones((1, 2))), [0], NORMS[0])
@@ -134,12 +137,12 @@ def test_steps_of_a_mixture_have_a_limit():
 def test_what_does_not_fit_is_refused_in_words():
     tokens, selected = problem()
     with pytest.raises(ValueError, match="4 columns but the matrix has 5"):
-        att.max_margin(tokens, selected, att.HybridNorm(("spectral", "l1"), (3, 1)))
+        att.max_margin(tokens, selected, programs.HybridNorm(("spectral", "l1"), (3, 1)))
     with pytest.raises(ValueError, match="no program"):
-        att.max_margin(tokens, selected, att.HybridNorm(("schatten:3", "l1"), (4, 1)))
+        att.max_margin(tokens, selected, programs.HybridNorm(("schatten:3", "l1"), (4, 1)))
     for wrong in ({"sizes": (4,)}, {"sizes": (0, 5)}, {"rates": (1.0, -1.0)}, {"axis": 2}):
         with pytest.raises(ValueError, match="Pass"):
-            att.HybridNorm(**{"norms": ("spectral", "l1"), "sizes": (4, 1)} | wrong)
+            programs.HybridNorm(**{"norms": ("spectral", "l1"), "sizes": (4, 1)} | wrong)
 
 
 def frame(first, count):
@@ -151,9 +154,8 @@ def frame(first, count):
 
 def test_with_factors_the_bias_is_measured_by_its_length():
     """K turns a vector into a corner of the cube: 9 signs at rate 0.3 have the length 0.9."""
-    of_Q = att.HybridNorm(("spectral", "linf"), (4, 1), (1.0, 0.3), axis=0)
-    rule = att.steepest((att.spectral, of_Q), 0.1)
-    implied = att.limit_norm(att.KeyQuery(rank=9), rule).norm
+    of_Q = programs.HybridNorm(("spectral", "linf"), (4, 1), (1.0, 0.3), axis=0)
+    implied = programs.norm_with_bias(of_Q, rank=9)
     W = np.random.default_rng(0).normal(size=(4, 5))
     W[:, 4] *= 5  # the bias decides
     K = frame(W[:, 4], 4) @ frame(np.ones(9), 4).T
@@ -161,5 +163,6 @@ def test_with_factors_the_bias_is_measured_by_its_length():
     np.testing.assert_allclose(K @ Q.T, W, atol=1e-12)
     np.testing.assert_allclose(implied.value(W), np.linalg.norm(W[:, 4]) / 0.9)
     np.testing.assert_allclose(att.spectral.value(K) * of_Q.value(Q), implied.value(W))
-    with pytest.raises(att.NoTheorem):
-        att.limit_norm(att.KeyQuery(), rule)  # the width 9 decides
+    assert programs.norm_with_bias(of_Q, rank=4) != implied  # the width decides
+    with pytest.raises(ValueError, match="its norm an lp"):
+        programs.norm_with_bias(programs.HybridNorm(("spectral", "l1"), (4, 1), axis=0), rank=9)

@@ -11,7 +11,8 @@ import numpy as np
 
 from attsvm.norms.capabilities import Capabilities, capabilities_of
 from attsvm.norms.names import as_norm, from_saved, saved_words
-from attsvm.norms.norms import SAVED, Entrywise, _matrix
+from attsvm.norms.norms import SAVED, Entrywise, _matrix, frobenius, spectral
+from attsvm.program.solve import ROUTES
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,30 @@ class HybridNorm:
         return f"{together} {' | '.join(parts)}"
 
 
+def norm_with_bias(of_Q: HybridNorm, rank: int) -> HybridNorm:
+    """The norm of W = K [Q_z; b]ᵀ that spectral steps of K, with steps of Q = [Q_z; b] in `of_Q`, imply.
+
+    K bᵀ is short in every lp norm of b at once: K turns b into the longest vector of the norm's ball. So b
+    counts by its length, in units of rate · rank^(½ − 1/p).
+
+    of_Q: spectral of the rows of Q_z, and an lp norm of the one row b, p ≥ 2. rank: the width of K and Q, at
+    least that of the keys. Reference: docs/lab/mixtures.md.
+    """
+    bias = of_Q.norms[-1]
+    one_row = of_Q.axis == 0 and of_Q.p == math.inf and of_Q.sizes[1:] == (1,)
+    if not one_row or of_Q.norms[0] != spectral or capabilities_of(bias).acts_on != "entries" or bias.p < 2:
+        raise ValueError(
+            f"of_Q is {of_Q}. Pass HybridNorm((spectral, norm), (e, 1), rates, axis=0), its norm an "
+            "lp with p from 2 on."
+        )
+    longest = rank ** (0.5 - 1 / bias.p)
+    return HybridNorm((spectral, frobenius), of_Q.sizes, (of_Q.rates[0], of_Q.rates[1] * longest))
+
+
 def _from_words(words: str) -> HybridNorm:
     parts, sizes, rates, axis, p = json.loads(words)
     return HybridNorm(tuple(map(from_saved, parts)), tuple(sizes), tuple(rates), axis, float(p))
 
 
 SAVED["HybridNorm"] = _from_words
+ROUTES[HybridNorm] = "attsvm_lab.programs.hybrid_program:solve_hybrid"
