@@ -204,12 +204,16 @@ def compare(
 def _improves(path: Path, resolved: Bool, errors: Float, tolerance: float) -> Bool:
     """Where errors (…, k) are small at the last resolved record, or have fallen by a tenth since halfway.
 
-    True also where no record says it, because the path went beyond what is resolved before.
+    True also where the path went beyond what is resolved before two records had a direction.
     """
-    end = np.maximum(resolved.sum(-1) - 1, 0)
+    end, beyond = np.maximum(resolved.sum(-1) - 1, 0), ~resolved[..., -1]
     halfway = np.searchsorted(path.index, path.index[end] / 2)
-    last, middle = (np.take_along_axis(errors, at[..., None], -1)[..., 0] for at in (end, halfway))
-    unrecorded = (halfway == end) & ~resolved[..., -1]
+    halfway = np.where(beyond & (halfway == end), np.maximum(end - 1, 0), halfway)
+    last, middle, directed = (
+        np.take_along_axis(array, at[..., None], -1)[..., 0]
+        for array, at in ((errors, end), (errors, halfway), (path.W.any((-2, -1)), halfway))
+    )
+    unrecorded = beyond & ((halfway == end) | ~directed)
     return np.asarray((last <= tolerance) | (last < 0.9 * middle) | unrecorded)
 
 
@@ -366,6 +370,8 @@ def _norm_of_the_limit(path: Path) -> Norm:
         limit = limit_norm(getattr(weight, "weight", weight), optimizer, batch)
     except NoTheorem:
         return frobenius
+    if isinstance(limit.norm, str):
+        raise ValueError(f"the limit is that of the {limit.norm}. Pass norm=, that of attsvm_lab.programs.")
     return limit.norm
 
 
