@@ -2,8 +2,7 @@
 
 max_margin.py has the verbs, and solve.py leads from a program to its answer; its route table names the
 algorithms of each norm. solution.py and certificate.py are what a user gets back, conflict.py explains why
-there is no W. selections.py and finite_part.py ask the papers' questions with these verbs;
-prescribed.py solves programs of equalities, the finite part in every norm.
+there is no W. selections.py and finite_part.py ask the papers' questions with these verbs.
 
 constraints.py makes a program of tokens and a selection, and units.py scales it. rows.py has some of its
 rows at length one: every engine solves these. working_set.py is the one loop over pools of rows, bounds.py

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +12,8 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 
 from attsvm.data.selection import as_attention
 from attsvm.data.tokens import Tokens
-from attsvm.norms import Norm, capabilities_of, frobenius
-from attsvm.norms.names import as_norm
 from attsvm.numbers import Float
-from attsvm.program.certificate import TOLERANCE
 from attsvm.program.constraints import Constraints
-from attsvm.program.solution import NotCertified
 from attsvm.program.units import in_range
 
 CONSISTENT = 1e-8
@@ -27,34 +23,38 @@ WRITTEN = 1 << 18
 """Most numbers in rows that are written out."""
 
 
-def finite_part(
-    tokens: Tokens, attention: ArrayLike, selected: ArrayLike, norm: Norm | str = frobenius
-) -> Float:
+Smallest = Callable[[Float, Float, Float, Float], Float]
+"""(δ (k, d), z (k, e), margins (k,), W (d, e)) ↦ a smaller weight with the same margins in another norm."""
+
+
+def finite_part(tokens: Tokens, attention: ArrayLike, selected: ArrayLike) -> Float:
     """Smallest W that divides attention among the selected tokens as given.
 
-        min N(W)  subject to  (x_s − x_t)ᵀ W z = log(s_s / s_t),  s, t selected
+        min ‖W‖_F  subject to  (x_s − x_t)ᵀ W z = log(s_s / s_t),  s, t selected
 
     Training with a head that selects several tokens is predicted to end near C·W^mm + W^fin, with W^mm
-    the solution of `max_margin` for the same selection; of the Frobenius norm the two are orthogonal.
+    the solution of `max_margin` for the same selection; the two are orthogonal. In other norms see
+    `finite_part_in` of attsvm_lab.programs.
 
     tokens: keys (n, T, d), queries (n, e); attention (n, T); selected: bool (n, T).
-    norm: Entrywise(p), Schatten(p) or MaxNorm(), or its name, as in `max_margin`. Nuclear, spectral and
-        max-norm take small problems: of more than about 25 × 25 in the span of the rows they are refused.
-    Returns W (d, e), with runs (runs, d, e). Raises ValueError when no W gives these ratios. A W that is not
-    proven to be the smallest, to 1e-8, comes with the warning `NotCertified`.
+    Returns W (d, e), with runs (runs, d, e). Raises ValueError when no W gives these ratios.
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines", generalised SVM.
     """
-    norm = as_norm(norm)
+    return divided(tokens, attention, selected, lambda delta, queries, margins, W: W)
+
+
+def divided(tokens: Tokens, attention: ArrayLike, selected: ArrayLike, smallest: Smallest) -> Float:
+    """The smallest W that divides attention as given, by what makes the one of the Frobenius norm smaller."""
     program = Constraints.of(tokens, selected)
     s = np.broadcast_to(as_attention(attention), program.active.shape)
     if (s[program.tied] <= 0).any():
         raise ValueError("a selected token has attention 0. Select only tokens with positive attention.")
     if program.runs is not None:
-        return np.stack([_divided(run, shares, norm) for run, shares in program.each_run(s)])
-    return _divided(program, s, norm)
+        return np.stack([_divided(run, shares, smallest) for run, shares in program.each_run(s)])
+    return _divided(program, s, smallest)
 
 
-def _divided(program: Constraints, attention: Float, norm: Norm) -> Float:
+def _divided(program: Constraints, attention: Float, smallest: Smallest) -> Float:
     """Rows of length one, so that tokens near each other count as much as others."""
     example, token = np.nonzero(program.tied)
     target = np.log(attention[example, program.anchor[example]]) - np.log(attention[example, token])
@@ -75,29 +75,11 @@ def _divided(program: Constraints, attention: Float, norm: Norm) -> Float:
             logit = np.ldexp(length, program.units.exponent[example] + top)
             error = logit * np.abs(_margins(delta.unit, queries.unit, W) - right)
         if error.max() <= CONSISTENT * np.abs(target).max():
-            W = _smallest(delta.unit, queries.unit, right, norm, W)
+            W = smallest(delta.unit, queries.unit, right, W)
             return in_range("W", W, np.asarray(top))
         if delta.unit.size * program.e > WRITTEN:
             break
     raise _contradiction(program, example[error.argmax()], token[error.argmax()])
-
-
-def _smallest(delta: Float, queries: Float, right: Float, norm: Norm, first: Float) -> Float:
-    """The same margins by the least W in the norm; first: in the Frobenius norm."""
-    if min(first.shape) == 1:
-        traits = capabilities_of(norm)
-        norm = (traits.on_column if first.shape[1] == 1 else traits.on_row) or norm
-    if capabilities_of(norm).euclidean:
-        return first
-    from attsvm.program.prescribed import smallest
-
-    W, _, gap = smallest(delta, queries, right, norm, first)
-    if gap > TOLERANCE:
-        warnings.warn(
-            NotCertified(f"the {norm} finite part is not certified: its relative gap is at most {gap:.1e}."),
-            stacklevel=4,
-        )
-    return W
 
 
 def _margins(delta: Float, queries: Float, W: Float) -> Float:

@@ -10,6 +10,7 @@ from scipy.optimize import linprog
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
 from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import PAPER, draws
@@ -296,7 +297,7 @@ def _distances(prediction: Prediction, r: int, required: Any = 1.0, norm: att.No
     try:
         direction = solved(path.tokens, selected, norm, required=required).W
         single = solved(path.tokens, prediction.attention[r].argmax(-1), norm).W
-        finite = att.finite_part(path.tokens, prediction.attention[r], selected, norm)
+        finite = programs.finite_part_in(path.tokens, prediction.attention[r], selected, norm)
     except (att.NotSeparable, ValueError):
         return None
     scale = ((path.final - finite) * direction).sum() / (direction * direction).sum()

@@ -4,7 +4,8 @@ adam.py has the limit of Adam in mini-batches, offset.py that of attention besid
 joint_selection.py finds the selection whose labels one head separates best, joint_paths.py begins a path of
 head and weight there. heads_norm.py has the norm of several heads, heads_engine.py its semidefinite program,
 heads_solution.py the smallest heads, heads_of_path.py runs of many heads beside them. hybrid.py has the norm
-of parts that an optimizer treats differently, hybrid_program.py its programs. assumptions.py has the
+of parts that an optimizer treats differently, hybrid_program.py its programs. prescribed.py has
+programs of equalities, the finite part in every norm. assumptions.py has the
 hypotheses of the theorems, rates.py power laws of curves.
 
 Norms register themselves in the tables of the library, as docs/extending.md says; entry points `attsvm.norms`
@@ -42,4 +43,5 @@ if TYPE_CHECKING:
         offset_margin as offset_margin,
         offset_program as offset_program,
     )
+    from attsvm_lab.programs.prescribed import finite_part_in as finite_part_in
     from attsvm_lab.programs.rates import fit_rate as fit_rate

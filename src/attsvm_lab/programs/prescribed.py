@@ -14,15 +14,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import qr
 
 from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, capabilities_of, nuclear, spectral
+from attsvm.norms.names import as_norm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.certificate import TOLERANCE
 from attsvm.program.extended_precision.balls import unit_ball
 from attsvm.program.extended_precision.central_path import FIRST, Problem, descend, follow
+from attsvm.program.finite_part import divided
 from attsvm.program.interior_engine import FLOOR, length, nearer, paces_of
 from attsvm.program.max_margin import max_margin
 from attsvm.program.rows import Rows, Span
@@ -46,6 +49,39 @@ NEAREST, FARTHEST = 1.0001, 1_000.0
 
 SETTLED, ROUNDING = 1e-24, 1e-15
 """Fall of the cost, which is of order one, below which a step is nothing, and the rounding of the cost."""
+
+
+def finite_part_in(tokens: Tokens, attention: ArrayLike, selected: ArrayLike, norm: Norm | str) -> Float:
+    """Smallest W in a norm that divides attention among the selected tokens as given: see att.finite_part.
+
+        min N(W)  subject to  (x_s − x_t)ᵀ W z = log(s_s / s_t),  s, t selected
+
+    norm: Entrywise(p), Schatten(p) or MaxNorm(), or its name, as in `max_margin`. Nuclear, spectral and
+        max-norm take small problems: of more than about 25 × 25 in the span of the rows they are refused.
+    A W that is not proven to be the smallest, to 1e-8, comes with the warning `NotCertified`.
+    """
+    norm = as_norm(norm)
+
+    def in_norm(delta: Float, queries: Float, margins: Float, first: Float) -> Float:
+        return _certified(delta, queries, margins, norm, first)
+
+    return divided(tokens, attention, selected, in_norm)
+
+
+def _certified(delta: Float, queries: Float, margins: Float, norm: Norm, first: Float) -> Float:
+    """The same margins by the least W in the norm; first: in the Frobenius norm."""
+    if min(first.shape) == 1:
+        traits = capabilities_of(norm)
+        norm = (traits.on_column if first.shape[1] == 1 else traits.on_row) or norm
+    if capabilities_of(norm).euclidean:
+        return first
+    W, _, gap = smallest(delta, queries, margins, norm, first)
+    if gap > TOLERANCE:
+        warnings.warn(
+            NotCertified(f"the {norm} finite part is not certified: its relative gap is at most {gap:.1e}."),
+            stacklevel=6,
+        )
+    return W
 
 
 class Prescribed(NamedTuple):
