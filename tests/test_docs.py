@@ -173,6 +173,31 @@ def test_a_link_out_of_the_site_is_seen(monkeypatch, tmp_path):
     assert list(broken_links(page)) == ["../README.md"]
 
 
+# ---------------------------------------------------------------------- what a page tells to install
+
+BRINGS = {"lab": {"plot"}, "hf": {"torch"}}
+"""Extras that bring what another extra brings."""
+
+
+def extras_not_installed(text):
+    """Extras that the blocks of a page need and that its lines of pip do not install."""
+    lines = re.findall(r"pip install \"?\.(?:\[([\w,]+)\])?", text)
+    if not lines:
+        return set()
+    installed = set(",".join(lines).split(","))
+    installed |= {extra for one in installed for extra in BRINGS.get(one, ())}
+    needed = {
+        extra for list_ in re.findall(r"# needs attsvm\[([\w,]+)\]", text) for extra in list_.split(",")
+    }
+    plots = re.search(r"\.plot\(|import matplotlib|pyplot", text)
+    return (needed | ({"plot"} if plots else set())) - installed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_install_line_of_a_page_brings_what_its_blocks_need(page):
+    assert extras_not_installed(page.read_text(encoding="utf8")) == set()
+
+
 # ---------------------------------------------------------------------- the first picture
 
 
