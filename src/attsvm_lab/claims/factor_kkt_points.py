@@ -50,8 +50,9 @@ def the_gradient_has_the_singular_vectors_of_the_limit(seed: int, factor: float 
     """At the end of Schatten(p) steps on K and Q, M = Σ λ r is s U D^(p/2 − 1) Vᵀ for W = U D Vᵀ.
 
     p = 3 and 6, two draws each, 6,000 steps of 0.01 from the usual start; the multipliers are those of the
-    run's gradient. Wanted: off s U D^(p/2 − 1) Vᵀ by at most 0.1 of its length with the best s, in the worst
-    run.
+    run's gradient. Judged are the runs at a limit, at least three. Wanted: off s U D^(p/2 − 1) Vᵀ by at most
+    0.1 of its length with the best s, in the worst of them. (A run that was on the way, with 95 % of the best
+    margin, was off by 0.27.)
     """
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, 2))
     off = []
@@ -59,6 +60,8 @@ def the_gradient_has_the_singular_vectors_of_the_limit(seed: int, factor: float 
         rule = att.steepest(att.Schatten(p), 0.01)
         path = att.train(tokens, att.Linear(v), weight=att.KeyQuery(), optimizer=rule, steps=6_000)
         for run, point in points_of(path, v, att.Schatten(p)):
+            if point.status != "limit":
+                continue
             M = combined(run, point.multipliers)
             U, sizes, Vt = np.linalg.svd(run.final)
             used = slice(point.rank)
@@ -67,7 +70,9 @@ def the_gradient_has_the_singular_vectors_of_the_limit(seed: int, factor: float 
             off.append(np.linalg.norm(M - scale * shape) / np.linalg.norm(M))
     return att.judge(
         "the gradient is s U D^(p/2 − 1) Vᵀ",
-        att.at_most("largest distance from it, over its length", max(off), 0.1),
+        att.at_most("largest distance from it, over its length", max(off, default=1.0), 0.1),
+        att.reported("runs judged", len(off)),
+        given={"three of the runs or more are at a limit": len(off) >= 3},
     )
 
 

@@ -26,9 +26,9 @@ RADII = (10.0, 30.0, 100.0, 300.0)
 SMOOTHING = 6 / RADII[-1]
 """The log-sum-exp of N (T − 1) margins, weighted by score gaps, is this close to the least margin."""
 
-DRAWS, STEPS, EARLY, FASTER = 8, 20_000, 1_500, 0.01
-"""Draws, steps, those whose losses differ by more than rounding, and by how much steps grow."""
-RECORD = (100, 200, 400, 800, EARLY, *(int(k) for k in np.geomspace(2_000, STEPS, 11).round()))
+DRAWS, STEPS, FASTER = 8, 20_000, 0.01
+"""Draws, steps, and by how much steps grow where rates are judged."""
+RECORD = (100, 200, 400, 800, *(int(k) for k in np.geomspace(2_000, STEPS, 11).round()))
 DECADE, LATE = -11, -5
 """The records at a tenth and at two fifths of the steps."""
 RATES = {1.5: 1.0, 2.0: 3.0, 3.0: 10.0}
@@ -110,32 +110,26 @@ def _path(seed: int, p: float) -> att.Path:
     twin={"separable": False},
 )
 def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True) -> att.Verdict:
-    """Mirror descent lowers the loss at every record, and ‖W‖_p grows like log t − (p − 2) log log t times
+    """Mirror descent lowers the loss at every record, and ‖W‖_p grows like log k − (p − 2) log log k times
     ‖W_mm‖_p.
 
-    Separable tokens with equal losing scores, p = 1.5 and 3 from W(0) = 0, eight draws. ∇ψ(W) grows like (log
-    t)^(p−1), so that slopes are (log t)^(p−2)/t [derived]. As they fall, steps may grow with t: 20,000 of η
-    e^(0.01 k), t = Σ e^(0.01 k), which ends at log t = 205. Wanted: the growth since log t = 25 within 1 % of
-    that. In the twin the best token of each example is the mean of the others: nothing separates it, the loss
-    has a finite minimum, and steps do not grow.
-
-    Surprise: with losing scores of their own two nearly best tokens hold an example between them for long, in
-    one of 80 draws with p = 2 until log t = 8 (scores 0.660 and 0.649). Its slopes do not fall meanwhile, and
-    steps that have grown throw the other examples to losing tokens.
+    Separable tokens with equal losing scores, p = 1.5 and 3 from W(0) = 0, eight draws, 20,000 steps of one
+    length. ∇ψ(W) grows like (log k)^(p−1), so that slopes are (log k)^(p−2)/k [derived]. Wanted: the growth
+    over the last decade within 20 % of that; what is left of it is of order 1/log k. In the twin the best
+    token of each example is the mean of the others: nothing separates it, and the loss has a finite minimum.
     """
     evidence = []
     for p in (1.5, 3.0):
         path, norm = _descent(seed, p, separable), att.Entrywise(p)
-        unit = np.asarray(norm.value(program_of(_descent(seed, p, True), p).W))
-        log_t = log_time(path.index[[DECADE, -1]], FASTER if separable else 0.0)
-        expected = np.ptp(log_t - (p - 2) * np.log(log_t))
-        growth = np.ptp(path.norm(norm)[:, [DECADE, -1]], axis=-1) / unit / expected
-        early = path.loss[:, path.index <= EARLY]
+        unit = np.asarray(norm.value(program_of(_descent(seed, p), p).W))
+        log_k = np.log(path.index[[DECADE, -1]])
+        growth = np.ptp(path.norm(norm)[:, [DECADE, -1]], axis=-1) / unit
+        growth /= np.ptp(log_k - (p - 2) * np.log(log_k))
         evidence += [
-            att.at_most(f"growth away from that, p = {p:g}", np.abs(growth - 1).max(), 0.01),
-            att.at_most(f"largest rise of the loss, p = {p:g}", np.diff(early).max(), 0.0),
+            att.at_most(f"growth away from that, p = {p:g}", np.abs(growth - 1).max(), 0.2),
+            att.at_most(f"largest rise of the loss, p = {p:g}", np.diff(path.loss).max(), 0.0),
         ]
-    return att.judge("‖W(t)‖ diverges like log t", *evidence)
+    return att.judge("‖W(k)‖ diverges like log k", *evidence)
 
 
 def _rate_claim(regime: str, p: float) -> Callable[[Callable[..., att.Verdict]], Claim]:
@@ -149,12 +143,16 @@ def the_divergence_falls_at_its_rate_for_p_below_two(seed: int) -> att.Verdict:
     power 2(p − 1).
 
     What losing tokens gave to ∇ψ(W) before they lost stays there beside (log t)^(p−1) of the support vectors:
-    the divergence is the square of that [derived]. p = 1.5, eight draws, steps as above. Wanted, of the
-    exponents in log t, fitted from 84 to 205: all ≤ −(p − 1), the median within 20 % of −2(p − 1).
-    The twin measures the distance to the program of p = 6, which levels off.
+    the divergence is the square of that [derived]. The paper's steps are of one length, which cannot tell:
+    a decade of them moves log t by a quarter, and exponents were −0.8 to −4 after 100,000. As slopes fall,
+    steps may grow: here 20,000 of η e^(0.01 k), t = Σ e^(0.01 k), which ends at log t = 205. p = 1.5, eight
+    draws. Wanted, of the exponents in log t, fitted from 84 to 205: all ≤ −(p − 1), the median within 20 % of
+    −2(p − 1). The twin measures the distance to the program of p = 6, which levels off.
 
-    Surprise: the stated bound is twice as slow. Steps of one length cannot tell, because a decade of
-    them moves log t by a quarter only: exponents were −0.8 to −4 after 100,000.
+    Surprise: the stated bound is twice as slow. And with losing scores of their own two nearly best tokens
+    hold an example between them for long, in one of 80 draws with p = 2 until log t = 8 (scores 0.660 and
+    0.649). Its slopes do not fall meanwhile, and steps that have grown throw the other examples to losing
+    tokens.
     """
     return _rate(seed, 1.5, 1.5)
 
@@ -182,7 +180,7 @@ def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
 
 
 def _rate(seed: int, p: float, q: float) -> att.Verdict:
-    path = _descent(seed, p, True)
+    path = _descent(seed, p, faster=FASTER)
     log_t, divergences = log_time(path.index[LATE:], FASTER), away(path, p, q)[:, LATE:]
     exponents = np.array([programs.fit_rate(log_t, divergence).exponent for divergence in divergences])
     power = 2 * min(1.0, p - 1)
@@ -198,14 +196,14 @@ def _rate(seed: int, p: float, q: float) -> att.Verdict:
 
 
 @lru_cache(maxsize=8)
-def _descent(seed: int, p: float, separable: bool) -> att.Path:
+def _descent(seed: int, p: float, separable: bool = True, faster: float = 0.0) -> att.Path:
     drawn, _ = att.datasets.sphere(N, T, D, seed=draws(seed, DRAWS))
     keys, scores = drawn.keys.copy(), np.zeros((DRAWS, N, T, 1))
     scores[..., 0, :] = 1
     if not separable:
         keys[..., 0, :] = keys[..., 1:, :].mean(-2)
     tokens, v = att.Tokens(keys, drawn.queries, values=scores), np.ones((DRAWS, 1))
-    lr = growing(RATES[p], FASTER) if separable else RATES[p]
+    lr = growing(RATES[p], faster) if faster else RATES[p]
     return mirror_descent(tokens, v, att.mirror(p, lr, normalised=False), STEPS, RECORD)
 
 
