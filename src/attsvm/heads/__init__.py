@@ -1,7 +1,7 @@
 """The attention heads of real transformers: a Hugging Face model and texts → `Tokens` per head (extra `hf`).
 
 A head here is an attention head of a layer, and `head` its number in the layer. `model.py` loads a model,
-`llama2c.py` one of llama2.c, `texts.py` holds what it reads. `record.py` runs the model layer by layer within
+`texts.py` holds what it reads. `record.py` runs the model layer by layer within
 a memory bound and yields one `Head` (`head.py`) after the other: tokens, a weight, an attention.
 `attention.py` computes a model's own attention, some queries at a time, and reads the weights before it. The
 audit (`audit.py`) describes every head: what it attends to (`detectors.py`), its margins (`margins.py`), and

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from attsvm._support.optional_dependencies import missing
 from attsvm._support.token_text import piece_to_bytes, readable
-from attsvm.heads.llama2c import REMEDY, SUFFIXES, load_llama2c
 from attsvm.heads.texts import LENGTH, CutTexts, Texts, cut_message
 
 HUB_TIMEOUT = 5.0
@@ -124,8 +123,7 @@ class Reader:
 
 
 def load(source: Any, tokenizer: Any = None, *, trust_remote_code: bool = False) -> Reader:
-    """A reader from a hub name, a folder, a `.gguf` file, a weights file of llama2.c, or a loaded model with
-    its tokenizer.
+    """A reader from a hub name, a folder, a `.gguf` file, or a loaded model with its tokenizer.
 
     trust_remote_code: run the Python files that come with the model, if there are any. They may do anything.
     """
@@ -137,8 +135,6 @@ def load(source: Any, tokenizer: Any = None, *, trust_remote_code: bool = False)
             raise ValueError("a loaded model needs its tokenizer: pass load(model, tokenizer).")
         return Reader(source.eval(), tokenizer, type(source).__name__)
     path = Path(source)
-    if path.suffix in SUFFIXES and path.is_file():
-        return Reader(*load_llama2c(path, tokenizer), path.stem)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}  # None would ask on stdin
     quantised = path.suffix == ".gguf"
     if quantised:
@@ -217,7 +213,7 @@ def _load_error(source: Any, error: Exception, offline: bool) -> str:
         return f"cannot load {source}: it has Python code of its own, which is not run. Read it; {remedy}."
     if not offline or not isinstance(error, OSError):
         reason = str(error).strip().splitlines()[0].rstrip(".:")
-        return f"cannot load {source}: {reason}. {REMEDY}"
+        return f"cannot load {source}: {reason}. Pass a hub name, a folder or a .gguf file."
     from huggingface_hub import constants
 
     silent = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} does not answer"
