@@ -9,6 +9,7 @@ import pytest
 
 import attsvm as att
 from attsvm.jax import NotDifferentiable, max_margin
+from tests.jax_.rounded import rounded_anew
 
 RUNS, N, T, D, E = 3, 2, 4, 5, 3
 STEP = 1e-5
@@ -93,6 +94,31 @@ def test_soft_margins_have_gradients_in_the_price_too(data):
     gradient = jax.jit(jax.grad(value))(arrays)
     assert jnp.any(gradient["slack"] != 0)
     assert error(value, arrays, gradient, SOFT * STEP) < SOFT * CLOSE
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+def test_no_gradient_hangs_on_a_choice_among_rounded_numbers(data, soft):
+    arrays = data[0] | {"slack": 0.1 * data[0]["slack"]} if soft else hard(data[0])
+    gradient_of = jax.grad(summed(data[1]))
+    gradient = gradient_of(arrays)
+    for seed in range(3):
+        rounded = rounded_anew(gradient_of, seed)(arrays)
+        for name in arrays:
+            np.testing.assert_allclose(rounded[name], gradient[name], rtol=SAME, atol=SAME)
+
+
+def test_an_operation_that_chooses_among_rounded_numbers_is_seen(data):
+    def largest(keys):  # as shortfalls were computed once
+        return keys.max(-1).sum()
+
+    gradients = [rounded_anew(jax.grad(largest), seed)(data[0]["keys"]) for seed in range(3)]
+    assert not any(np.allclose(x, jax.grad(largest)(data[0]["keys"])) for x in gradients)
+
+
+def test_the_shortfall_is_that_of_the_solution(data):
+    result = max_margin(**data[0] | {"slack": 0.1 * data[0]["slack"]}, selected=data[1])
+    np.testing.assert_allclose(result.shortfall, result.solution.shortfall, atol=SAME)
+    assert (result.shortfall == 0).any() and (result.shortfall > 0.1).any()
 
 
 def test_vmap_and_jit_change_no_number(data):
@@ -206,6 +232,16 @@ def test_what_jax_does_not_get_is_refused(data):
         jax.jacfwd(lambda k: max_margin(k, selected).norm)(keys)
     with pytest.raises(RuntimeError, match="Return the record from jit"):
         jax.jit(lambda k: max_margin(k, selected).solution.W)(keys)
+
+
+def test_a_gpu_without_a_cpu_gets_one_sentence(data, monkeypatch):
+    def without_cpu(backend):
+        raise RuntimeError("Unknown backend cpu")
+
+    monkeypatch.setattr(jax, "local_devices", without_cpu)
+    monkeypatch.setattr(type(jax.config), "jax_platforms", "cuda", raising=False)
+    with pytest.raises(RuntimeError, match="Set JAX_PLATFORMS=cuda,cpu before JAX is imported"):
+        jax.jit(lambda keys: max_margin(keys, data[1]).norm)(data[0]["keys"])
 
 
 WRONG = {

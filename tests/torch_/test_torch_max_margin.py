@@ -8,6 +8,7 @@ import attsvm as att
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from attsvm.torch import NotDifferentiable, max_margin  # noqa: E402
+from tests.torch_.rounded import RoundedAnew  # noqa: E402
 
 RUNS, N, T, D, E = 3, 2, 4, 5, 3
 CLOSE = 1e-10
@@ -93,6 +94,50 @@ def test_transforms_have_the_same_derivatives(data):
         torch.testing.assert_close(transform(W)(keys[0].detach()), expected, atol=CLOSE, rtol=CLOSE)
     each = torch.func.vmap(torch.func.jacrev(W))(keys.detach(), selected)
     torch.testing.assert_close(each[0], expected, atol=CLOSE, rtol=CLOSE)
+
+
+def by_autograd_of_all(function):
+    def gradients(*data):
+        data = [x.detach().requires_grad_() for x in data]
+        return torch.autograd.grad(function(*data), data)
+
+    return gradients
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize(
+    "gradients_of",
+    [by_autograd_of_all, lambda f: lambda *x: torch.func.grad(f, argnums=tuple(range(len(x))))(*x)],
+    ids=["plain", "func"],
+)
+def test_no_gradient_hangs_on_a_choice_among_rounded_numbers(kind, gradients_of, data):
+    arguments, selected = [x.detach() for x in data[0]], data[1]
+    arguments = [*arguments[:3], 0.1 * arguments[3]] if kind is soft else arguments[:3]
+
+    def total(*arguments):
+        results = kind(selected)(*arguments)
+        return sum((x * torch.arange(x.numel()).to(x).cos().reshape(x.shape)).sum() for x in results)
+
+    gradients = gradients_of(total)(*arguments)
+    for seed in range(3):
+        with RoundedAnew(seed):
+            rounded = gradients_of(total)(*arguments)
+        torch.testing.assert_close(rounded, gradients, atol=CLOSE, rtol=CLOSE)
+
+
+def test_an_operation_that_chooses_among_rounded_numbers_is_seen(data):
+    keys = data[0][0].detach()
+    largest = torch.func.grad(lambda keys: keys.amax(-1).sum())  # as shortfalls were computed once
+    with RoundedAnew(0):
+        assert not torch.allclose(largest(keys), largest(keys).round())
+
+
+def test_the_shortfall_is_that_of_the_solution(data):
+    (keys, queries, required, price), selected = data
+    result = max_margin(keys, selected, queries, required=required, slack=0.1 * price)
+    short = torch.from_numpy(result.solution.shortfall)
+    torch.testing.assert_close(result.shortfall.detach(), short, atol=CLOSE, rtol=CLOSE)
+    assert (short < CLOSE).any() and (short > 0.1).any()
 
 
 @pytest.mark.parametrize("price", [None, 0.3])

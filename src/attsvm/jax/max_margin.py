@@ -60,12 +60,13 @@ class Choice(NamedTuple):
 
 
 class Results(NamedTuple):
-    """W (…, d, e), norm and margin (…,), multipliers (…, n, T)."""
+    """W (…, d, e), norm and margin (…,), multipliers (…, n, T); ξ (…, n) of a soft margin, or None."""
 
     W: AnyArray
     norm: AnyArray
     margin: AnyArray
     multipliers: AnyArray
+    shortfall: AnyArray
 
 
 class Solved(NamedTuple):
@@ -184,18 +185,8 @@ def max_margin(
     check_options(unseparable, degenerate)
     data, choice = _prepared(keys, selected, queries, required, slack, mask)
     results, solved = _solve(Options(norm, unseparable, degenerate), data, choice)
-    shortfall = None if data.price is None else _shortfall(data, choice, results.W)
     program = Program(*jax.lax.stop_gradient((data, choice, solved)), norm)
-    return MaxMargin(*results, shortfall, solved.separable, program)
-
-
-def _shortfall(data: Data, choice: Choice, W: Array) -> Array:
-    """ξ_i = max(0, required − least margin) of every example (…, n)."""
-    anchor = jnp.argmax(choice.selected, -1)[..., None, None]
-    delta = jnp.take_along_axis(data.keys, anchor, -2) - data.keys
-    margins = jnp.einsum("...ntd,...de,...ne->...nt", delta, W, data.queries, precision="highest")
-    short = jnp.where(choice.mask & ~choice.selected, data.required[..., None] - margins, 0.0)
-    return short.max(-1).clip(0.0)
+    return MaxMargin(*results, solved.separable, program)
 
 
 # ---------------------------------------------------------------------- arguments
@@ -292,7 +283,8 @@ def _solve(options: Options, data: Data, choice: Choice) -> tuple[Results, Solve
     def shape(*of_one: int, dtype: Any = kind) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*axes, *of_one), dtype)
 
-    results = Results(shape(d, e), shape(), shape(), shape(n, T))
+    shortfall = None if data.price is None else shape(n)
+    results = Results(shape(d, e), shape(), shape(), shape(n, T), shortfall)
     pairs = shape(d, 2 * e, dtype=np.uint32), shape(n, 2 * T, dtype=np.uint32)
     return _on_host(
         partial(_solved_on_host, options), (results, Solved(*pairs, shape(dtype=bool))), data, choice
@@ -345,9 +337,21 @@ def _traced(arrays: Sequence[Any]) -> bool:
 def _on_host(function: Callable[..., Any], shapes: Any, *trees: Any) -> Any:
     """What a function of NumPy arrays returns, called now or by the program that is being traced."""
     if _traced(jax.tree.leaves(trees)):
+        _check_host()
         return jax.pure_callback(function, shapes, *trees, vmap_method="broadcast_all")
     out = function(*trees)
     return jax.tree.map(jnp.asarray, out)
+
+
+def _check_host() -> None:
+    try:
+        jax.local_devices(backend="cpu")
+    except RuntimeError:
+        platforms = jax.config.jax_platforms
+        raise RuntimeError(
+            f"the solver runs on the CPU, and JAX_PLATFORMS={platforms} leaves JAX without one. Set "
+            f"JAX_PLATFORMS={platforms},cpu before JAX is imported."
+        ) from None
 
 
 @_on_host.defjvp
@@ -388,7 +392,7 @@ def _solved_on_host(options: Options, data: Data, choice: Choice) -> tuple[Resul
     def pairs(x: NDArray[Any]) -> Any:
         return shaped(np.ascontiguousarray(x, np.float64).view(np.uint32), np.uint32)
 
-    results = Results(*(shaped(x, data.keys.dtype) for x in batch.results))
+    results = Results(*(None if x is None else shaped(x, data.keys.dtype) for x in batch.results))
     return results, Solved(pairs(batch.solution.W), pairs(batch.multipliers), shaped(batch.separable, bool))
 
 
@@ -403,7 +407,7 @@ def _batch(norm: Norm, data: Data, choice: Choice, solved: Solved) -> Batch:
 
 def _pulled_back_on_host(norm: Norm, data: Data, choice: Choice, solved: Solved, bars: Results) -> Data:
     batch = _batch(norm, data, choice, solved)
-    axes = 2, 0, 0, 2
+    axes = 2, 0, 0, 2, 1
     given = (None if x is None else _flat(x, k, np.float64) for x, k in zip(bars, axes, strict=True))
     # A loop of JAX makes zeros where nothing depends on a result. They must not ask for the derivative of W
     # in a norm that has none.

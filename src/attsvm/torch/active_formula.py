@@ -39,12 +39,13 @@ class Data(NamedTuple):
 
 
 class Results(NamedTuple):
-    """W (r, d, e), norm and margin (r,), multipliers (r, n, T)."""
+    """W (r, d, e), norm and margin (r,), multipliers (r, n, T); ξ (r, n) of a soft margin, or None."""
 
     W: Tensor
     norm: Tensor
     margin: Tensor
     multipliers: Tensor
+    shortfall: Tensor | None
 
 
 def by_formula(data: Data, selected: Tensor, found: Found) -> Results:
@@ -71,7 +72,7 @@ def by_formula(data: Data, selected: Tensor, found: Found) -> Results:
     delta = torch.where(used[..., None], delta / length[..., None], 0.0)
     right = torch.where(used, bound.flatten(1).gather(1, place) / length, 0.0)
 
-    fixed, paid = None, None
+    fixed, paid, at_reference, shortfall = None, None, None, None
     if price is not None:
         paid = torch.where(short, price, 0.0)
         start = torch.arange(n, device=keys.device) * T
@@ -83,8 +84,10 @@ def by_formula(data: Data, selected: Tensor, found: Found) -> Results:
     W = (scaled[..., None] * delta).mT @ query
     pull = keys.new_zeros((runs, n * T)).scatter_add(1, place, torch.where(used, scaled / length, 0.0))
     pull = pull.unflatten(1, (n, T))
-    if fixed is not None and paid is not None:
+    if fixed is not None and paid is not None and at_reference is not None:
         W = W + fixed
+        margin_there = ((at_reference @ W) * queries).sum(-1)
+        shortfall = torch.where(short, required - margin_there, 0.0)
         left = torch.where(short, paid - torch.where(losing, pull, 0.0).sum(-1), 0.0)
         at = torch.arange(T, device=keys.device) == found.reference[..., None]
         pull = torch.where(at, left[..., None], pull)
@@ -93,7 +96,7 @@ def by_formula(data: Data, selected: Tensor, found: Found) -> Results:
     norm = torch.where(positive, norm, 0.0)
     safe = torch.where(positive, norm, 1.0)
     margin = torch.where(positive, 1 / safe, torch.inf)
-    return Results(W, norm, margin, pull / safe[:, None, None] if price is None else pull)
+    return Results(W, norm, margin, pull / safe[:, None, None] if price is None else pull, shortfall)
 
 
 def _rows_of(array: Tensor, index: Tensor) -> Tensor:

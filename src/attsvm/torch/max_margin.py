@@ -45,7 +45,8 @@ class MaxMargin:
     """Solutions of max-margin programs as tensors.
 
     With gradients, and NaN where the program is not separable: W (…, d, e); norm N(W), margin 1/N(W) (…,);
-    multipliers (…, n, T), those of `attsvm.Solution`, zero where there is no row.
+    multipliers (…, n, T), those of `attsvm.Solution`, zero where there is no row; shortfall (…, n): ξ of a
+    soft margin, else None.
     separable (…,); batch: the solver's results, None under torch.func and torch.compile, and found: theirs.
     """
 
@@ -53,17 +54,10 @@ class MaxMargin:
     norm: Tensor
     margin: Tensor
     multipliers: Tensor
+    shortfall: Tensor | None
     separable: Tensor
     batch: Batch | None
     found: Found | None
-    _program: tuple[Data, Tensor, Tensor, Tensor]
-
-    @property
-    def shortfall(self) -> Tensor | None:
-        """ξ (…, n) of a soft margin, with gradients, computed when asked; None of a hard one."""
-        if self._program[0].price is None:
-            return None
-        return _with_axes(_shortfall(*self._program), self.separable.shape, self.W.dtype)
 
     @property
     def regular(self) -> Tensor:
@@ -149,7 +143,7 @@ def max_margin(
         constants = (None if x is None else x.detach() for x in data)
         found = Found(*torch.ops.attsvm.active_rows(*constants, selected, mask, *options, list(axes)))
         results = by_formula(data, selected, found)
-        if unseparable == "nan":
+        if unseparable == "nan" and data.price is None:
             results = _undefined_unless(found.separable, results, data)
         separable = found.separable
     else:
@@ -157,9 +151,8 @@ def max_margin(
         batch.check(*options)
         results = Results(*Solve.apply(*data, selected, batch))
         separable = torch.from_numpy(batch.separable).to(keys.device)
-    W, size, margin, multipliers = (_with_axes(x, axes, keys.dtype) for x in results)
-    program = data, selected, mask, results.W
-    return MaxMargin(W, size, margin, multipliers, separable.reshape(axes), batch, found, program)
+    shaped = (None if x is None else _with_axes(x, axes, keys.dtype) for x in results)
+    return MaxMargin(*shaped, separable.reshape(axes), batch, found)
 
 
 def _with_axes(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -291,11 +284,11 @@ class Solve(torch.autograd.Function):
         price: Tensor | None,
         selected: Tensor,
         batch: Batch,
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         ctx.batch = batch
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(keys, queries, required, price, selected)
-        return tuple(torch.from_numpy(x).to(keys.device) for x in batch.results)
+        return tuple(None if x is None else torch.from_numpy(x).to(keys.device) for x in batch.results)
 
     @staticmethod
     def backward(ctx: Any, *bars: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -319,7 +312,7 @@ def _pulled_back_by_formula(
     """The same cotangents, with a graph of their own."""
     _refuse_without_formula(batch.solution.norm, "a second derivative")
     results = by_formula(data, selected, _found(batch, selected.device))
-    pairs = [(result, bar) for result, bar in zip(results, bars, strict=True) if bar is not None]
+    pairs = [(x, bar) for x, bar in zip(results, bars, strict=True) if x is not None and bar is not None]
     inputs = [x for x, need in zip(data, needed, strict=True) if need]
     outputs, cotangents = zip(*pairs, strict=True)
     gradients = iter(torch.autograd.grad(outputs, inputs, cotangents, create_graph=True, allow_unused=True))
@@ -411,11 +404,11 @@ def _over_runs(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tup
 
 
 def _undefined_unless(separable: Tensor, results: Results, data: Data) -> Results:
-    """NaN where a run is not separable, in results and derivatives."""
-    flat = torch.cat([x.flatten(1) if x.ndim > 1 else x[:, None] for x in results], 1)
+    """NaN where a run is not separable, in results of a hard margin and their derivatives."""
+    flat = torch.cat([x.flatten(1) if x.ndim > 1 else x[:, None] for x in results[:4]], 1)
     inputs = torch.cat([x.flatten(1) for x in data if x is not None], 1)
-    parts = Undefined.apply(flat, inputs, separable).split([x[0].numel() for x in results], 1)
-    return Results(*(part.reshape(x.shape) for part, x in zip(parts, results, strict=True)))
+    parts = Undefined.apply(flat, inputs, separable).split([x[0].numel() for x in results[:4]], 1)
+    return Results(*(part.reshape(x.shape) for part, x in zip(parts, results[:4], strict=True)), None)
 
 
 class Undefined(torch.autograd.Function):
@@ -446,15 +439,3 @@ class Undefined(torch.autograd.Function):
         _, separable = ctx.saved_tensors
         undefined = (of_inputs != 0).any(1, keepdim=True)
         return torch.where(separable[:, None], of_results, torch.where(undefined, torch.nan, 0.0))
-
-
-# ---------------------------------------------------------------------- the shortfall
-
-
-def _shortfall(data: Data, selected: Tensor, mask: Tensor, W: Tensor) -> Tensor:
-    """ξ_i = max(0, required − least margin) of every example (r, n)."""
-    anchor = selected.int().argmax(-1)[..., None, None].expand(*selected.shape[:2], 1, data.keys.shape[-1])
-    delta = data.keys.gather(2, anchor) - data.keys
-    margins = torch.einsum("rntd,rde,rne->rnt", delta, W, data.queries)
-    short = torch.where(mask & ~selected, data.required[..., None] - margins, 0.0)
-    return short.amax(-1).clamp_min(0.0)

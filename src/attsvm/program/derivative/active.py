@@ -24,18 +24,21 @@ class ActiveRows(NamedTuple):
 
     active (r, n, T): rows at their bounds; ties are.
     reference (r, n): of an example that falls short, the active token with the largest multiplier; else −1.
+    shortfall (r, n): by how much it does; else 0.
     strictness (r,): the least of max(share, slack) over inequalities and examples; ∞ where there are none.
     """
 
     active: Bool
     reference: NDArray[np.int64]
+    shortfall: Float
     strictness: Float
 
 
 def active_rows(optimum: Optimum) -> ActiveRows:
     """The active rows of all runs."""
     runs, n, T = optimum.pull.shape
-    rows = ActiveRows(np.zeros((runs, n, T), bool), np.full((runs, n), -1), np.full(runs, np.inf))
+    active, reference = np.zeros((runs, n, T), bool), np.full((runs, n), -1)
+    rows = ActiveRows(active, reference, np.zeros((runs, n)), np.full(runs, np.inf))
     classify(optimum, rows, np.empty((2, n, T)), np.empty(optimum.keys.shape[-1]))
     return rows
 
@@ -80,9 +83,9 @@ def classify(optimum, rows, scratch, direction):  # type: ignore[no-untyped-def]
                 short = max(short, bound - scratch[1, i, t])
                 pulled += optimum.pull[run, i, t]
                 longest = max(longest, scratch[0, i, t])
-            if price == np.inf or not longest > TINY:
+            if price == np.inf:
                 short = 0.0
-            else:
+            elif longest > TINY:  # where all its rows are zero, no W has the margin
                 share = max(price - pulled, 0.0) * longest * steepest / total if total > 0.0 else 0.0
                 slack = short / (longest * steepest) if steepest > 0.0 else 0.0
                 strictness = min(strictness, max(share, slack))
@@ -105,7 +108,7 @@ def classify(optimum, rows, scratch, direction):  # type: ignore[no-untyped-def]
                     most, reference = share - slack, t
                 # Scratch holds what decides, for the last loop: which token is the reference is known there.
                 scratch[0, i, t] = max(share, slack)
-            rows.reference[run, i] = reference
+            rows.reference[run, i], rows.shortfall[run, i] = reference, short
             if reference >= 0:
                 rows.active[run, i, reference] = True
             for t in range(T):

@@ -56,14 +56,15 @@ class Batch:
         return np.reshape(self.solution.separable, -1)
 
     @property
-    def results(self) -> tuple[Float, Float, Float, Float]:
-        """W, N(W), 1/N(W) and the multipliers (r, n, T), NaN where a run is not separable."""
+    def results(self) -> tuple[Float | None, ...]:
+        """W, N(W), 1/N(W), the multipliers (r, n, T) and ξ (r, n); NaN where a run is not separable."""
         W, multipliers = self.solution.W.copy(), self.multipliers.copy()  # a user may change them in place
         if not self.separable.all():
             W, multipliers = (np.where(self.separable[:, None, None], x, np.nan) for x in (W, multipliers))
         size = np.where(self.separable, self.size, np.nan)
+        shortfall = None if self.solution.slack is None else self.derivative.rows.shortfall
         with np.errstate(divide="ignore"):
-            return W, size, 1 / size, multipliers
+            return W, size, 1 / size, multipliers, shortfall
 
     @cached_property
     def support(self) -> Bool:
@@ -75,20 +76,14 @@ class Batch:
         """Whether a run has a solution with a derivative (r,)."""
         return np.asarray(self.derivative.regular & self.separable)
 
-    def pull_back(
-        self, W: Float | None, norm: Float | None, margin: Float | None, multipliers: Float | None
-    ) -> Cotangents:
-        """Cotangents of the data from those of W (r, d, e), N(W), 1/N(W) (r,) and the multipliers (r, n, T).
+    def pull_back(self, *bars: Float | None) -> Cotangents:
+        """Cotangents of the data from those of `results`, in this order.
 
         Of a run that is not separable they are NaN, or zero if nothing depends on its results.
         """
-        bars = [x.reshape(len(x), -1) for x in (W, norm, margin, multipliers) if x is not None]
-        if margin is not None:
-            slope = np.divide(-margin, self.size**2, where=self.size > 0, out=np.zeros(self.size.shape))
-            norm = slope if norm is None else norm + slope
-        out = self.derivative.pull_back(W, norm, multipliers)
+        out = self.derivative.pull_back(*bars)
         for run in np.flatnonzero(~self.separable):
-            depends = any((x[run] != 0).any() for x in bars)
+            depends = any((bar[run] != 0).any() for bar in bars if bar is not None)
             for array in out:
                 array[run] = np.nan if depends else 0.0
         return out

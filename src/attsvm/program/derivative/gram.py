@@ -38,7 +38,6 @@ class Workspace(NamedTuple):
     factor (k, k): lower Cholesky factor of K; order (k,): the rows that it has; step (k,).
     unit (n, e): z/|z|; size (n,): |z|; like (n, n): their products.
     along (n, d): W̄ z/|z|, then Σ_j q_j δ_j of unit rows.
-    P (d, e); change (n, T): q of all rows; sums (2, d): products with z; totals (2, d): Σ μ_j δ_j, Σ q_j δ_j.
     """
 
     delta: Float
@@ -53,21 +52,14 @@ class Workspace(NamedTuple):
     size: Float
     like: Float
     along: Float
-    P: Float
-    change: Float
-    sums: Float
-    totals: Float
 
 
 def workspace(optimum: Optimum, k: int) -> Workspace:
-    (_, n, T, d), e = optimum.keys.shape, optimum.queries.shape[2]
+    (_, n, _, d), e = optimum.keys.shape, optimum.queries.shape[2]
     example, token, base, order = np.empty((4, k), np.int64)
     length, step = np.empty((2, k))
-    factor, unit, along = np.empty((k, k)), np.empty((n, e)), np.empty((n, d))
-    rows = np.empty((k, d)), example, token, base, length, factor, order, step
-    sums, totals = np.empty((2, 2, d))
-    like, P, change = np.empty((n, n)), np.empty((d, e)), np.empty((n, T))
-    return Workspace(*rows, unit, np.empty(n), like, along, P, change, sums, totals)
+    rows = np.empty((k, d)), example, token, base, length, np.empty((k, k)), order, step
+    return Workspace(*rows, np.empty((n, e)), np.empty(n), np.empty((n, n)), np.empty((n, d)))
 
 
 @compiled
@@ -81,14 +73,13 @@ def basis_of(optimum, rows, s, basis, pivot):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def pull_back_runs(optimum, rows, s, W_bar, pull_bar, out, pivot):  # type: ignore[no-untyped-def]
-    """Cotangents of W (r, d, e) and μ (r, n, T) → those of the data, zero at first, and the least pivots."""
+def solve_runs(optimum, rows, s, W_bar, pull_bar, change, P):  # type: ignore[no-untyped-def]
+    """Cotangents of W (r, d, e) and μ (r, n, T) → q, added to change (r, n, T), and P (r, d, e)."""
     for run in range(len(optimum.keys)):
         k = _rows(optimum, rows, run, s)
-        pivot[run], count = _factor(s, k)
-        _solve(rows, run, s, count, W_bar, pull_bar)
-        _project(run, s, count, W_bar)
-        _spread(optimum, rows, run, s, pull_bar, out)
+        _, count = _factor(s, k)
+        _solve(rows, run, s, count, W_bar, pull_bar, change)
+        _project(run, s, count, W_bar, P)
 
 
 @inner
@@ -155,8 +146,8 @@ def _factor(s, k):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _solve(rows, run, s, count, W_bar, pull_bar):  # type: ignore[no-untyped-def]
-    """K q = A W̄ + μ̄: q of the rows as they are in s.change (n, T), of unit rows in s.step (count,)."""
+def _solve(rows, run, s, count, W_bar, pull_bar, change):  # type: ignore[no-untyped-def]
+    """K q = A W̄ + μ̄: q of the rows as they are, added to change; of unit rows in s.step (count,)."""
     (n, d), L = s.along.shape, s.factor
     for i in range(n):
         for c in range(d):
@@ -164,8 +155,6 @@ def _solve(rows, run, s, count, W_bar, pull_bar):  # type: ignore[no-untyped-def
             for q in range(s.unit.shape[1]):
                 total += W_bar[run, c, q] * s.unit[i, q]
             s.along[i, c] = total
-        for t in range(s.change.shape[1]):
-            s.change[i, t] = 0.0
     for a in range(count):
         j = s.order[a]
         i, reference, total = s.example[j], rows.reference[run, s.example[j]], 0.0
@@ -183,13 +172,13 @@ def _solve(rows, run, s, count, W_bar, pull_bar):  # type: ignore[no-untyped-def
         for x in range(a):
             s.step[x] -= value * L[a, x]
         s.step[a] = value
-        s.change[s.example[j], s.token[j]] = value / s.length[j]
+        change[run, s.example[j], s.token[j]] += value / s.length[j]
         if s.base[j] == rows.reference[run, s.example[j]]:
-            s.change[s.example[j], s.base[j]] -= value / s.length[j]
+            change[run, s.example[j], s.base[j]] -= value / s.length[j]
 
 
 @inner
-def _project(run, s, count, W_bar):  # type: ignore[no-untyped-def]
+def _project(run, s, count, W_bar, P):  # type: ignore[no-untyped-def]
     """P = W̄ − Aᵀ q."""
     (n, d), e = s.along.shape, s.unit.shape[1]
     for i in range(n):
@@ -201,43 +190,47 @@ def _project(run, s, count, W_bar):  # type: ignore[no-untyped-def]
             s.along[s.example[j], c] += s.step[a] * s.delta[j, c]
     for c in range(d):
         for q in range(e):
-            s.P[c, q] = W_bar[run, c, q]
+            P[run, c, q] = W_bar[run, c, q]
         for i in range(n):
             entry = s.along[i, c]
             for q in range(e):
-                s.P[c, q] -= entry * s.unit[i, q]
+                P[run, c, q] -= entry * s.unit[i, q]
 
 
-@inner
-def _spread(optimum, rows, run, s, pull_bar, out):  # type: ignore[no-untyped-def]
-    """Ā_j = μ_j P − q_j W of the active rows, as cotangents of keys, queries, margins and prices."""
-    n, T, d = optimum.keys.shape[1:]
+@compiled
+def spread(optimum, rows, sums, pull_bar, change, P, out):  # type: ignore[no-untyped-def]
+    """Ā_j = μ_j P − q_j W of the active rows, as cotangents of the data, zero at first; in every norm.
+
+    change (r, n, T): q; sums (4, d): products of P and W with z, and Σ μ_j δ_j, Σ q_j δ_j of an example.
+    """
+    runs, n, T, d = optimum.keys.shape
     e = optimum.queries.shape[2]
-    for i in range(n):
-        anchor, reference = optimum.anchor[run, i], rows.reference[run, i]
-        for c in range(d):
-            s.sums[0, c], s.sums[1, c], s.totals[0, c], s.totals[1, c] = 0.0, 0.0, 0.0, 0.0
-            for q in range(e):
-                s.sums[0, c] += s.P[c, q] * optimum.queries[run, i, q]
-                s.sums[1, c] += optimum.W[run, c, q] * optimum.queries[run, i, q]
-        for t in range(T):
-            if not rows.active[run, i, t]:
-                continue
-            pull, change = optimum.pull[run, i, t], s.change[i, t]
-            if not optimum.tied[run, i, t]:
-                out.required[run, i] += change
+    for run in range(runs):
+        for i in range(n):
+            anchor, reference = optimum.anchor[run, i], rows.reference[run, i]
             for c in range(d):
-                delta = optimum.keys[run, i, anchor, c] - optimum.keys[run, i, t, c]
-                s.totals[0, c] += pull * delta
-                s.totals[1, c] += change * delta
-                entry = pull * s.sums[0, c] - change * s.sums[1, c]
-                out.keys[run, i, anchor, c] += entry
-                out.keys[run, i, t, c] -= entry
-                if t == reference:
-                    out.price[run, i] += delta * s.sums[0, c]
-        if reference >= 0:
-            out.price[run, i] += pull_bar[run, i, reference]
-        for c in range(d):
-            for q in range(e):
-                entry = s.P[c, q] * s.totals[0, c] - optimum.W[run, c, q] * s.totals[1, c]
-                out.queries[run, i, q] += entry
+                sums[0, c], sums[1, c], sums[2, c], sums[3, c] = 0.0, 0.0, 0.0, 0.0
+                for q in range(e):
+                    sums[0, c] += P[run, c, q] * optimum.queries[run, i, q]
+                    sums[1, c] += optimum.W[run, c, q] * optimum.queries[run, i, q]
+            for t in range(T):
+                if not rows.active[run, i, t]:
+                    continue
+                pull, q_t = optimum.pull[run, i, t], change[run, i, t]
+                if not optimum.tied[run, i, t]:
+                    out.required[run, i] += q_t
+                for c in range(d):
+                    delta = optimum.keys[run, i, anchor, c] - optimum.keys[run, i, t, c]
+                    sums[2, c] += pull * delta
+                    sums[3, c] += q_t * delta
+                    entry = pull * sums[0, c] - q_t * sums[1, c]
+                    out.keys[run, i, anchor, c] += entry
+                    out.keys[run, i, t, c] -= entry
+                    if t == reference:
+                        out.price[run, i] += delta * sums[0, c]
+            if reference >= 0:
+                out.price[run, i] += pull_bar[run, i, reference]
+            for c in range(d):
+                for q in range(e):
+                    entry = P[run, c, q] * sums[2, c] - optimum.W[run, c, q] * sums[3, c]
+                    out.queries[run, i, q] += entry

@@ -10,7 +10,6 @@ import numpy as np
 
 from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Bool, Float
-from attsvm.numbers.compiled import read_only
 from attsvm.program.derivative import gram
 from attsvm.program.derivative.active import ActiveRows, active_rows
 from attsvm.program.derivative.gram import Cotangents
@@ -99,68 +98,60 @@ class Derivative:
     # ------------------------------------------------------------------ the derivative
 
     def pull_back(
-        self, W: Float | None = None, norm: Float | None = None, multipliers: Float | None = None
+        self,
+        W: Float | None = None,
+        norm: Float | None = None,
+        margin: Float | None = None,
+        multipliers: Float | None = None,
+        shortfall: Float | None = None,
     ) -> Cotangents:
-        """Cotangents of the data from those of W (r, d, e), N(W) (r,) and the multipliers (r, n, T).
+        """Cotangents of the data from those of W (r, d, e), N(W), 1/N(W) (r,), λ (r, n, T) and ξ (r, n).
 
         The multipliers are those of `Solution`: λ_j = μ_j / N(W) of a hard margin, μ_j of a soft one.
         """
-        optimum = self.optimum
-        norm_bar: Float = np.zeros(len(optimum.W)) if norm is None else norm
-        if W is None and multipliers is None:
-            return self._of_value(norm_bar)
-        if not (self._euclidean or has_derivative(self.norm)):
+        optimum, soft = self.optimum, bool(np.isfinite(self.optimum.price).any())
+        W_bar, P = np.zeros(optimum.W.shape), np.zeros(optimum.W.shape)
+        pull_bar, change = np.zeros(optimum.pull.shape), np.zeros(optimum.pull.shape)
+        norm_bar: Float = np.zeros(len(W_bar)) if norm is None else norm
+        if margin is not None:
+            norm_bar = norm_bar - margin * self._inverse_size**2
+        if W is not None:
+            W_bar = W_bar + W
+        if multipliers is not None:
+            pull_bar = multipliers * self.rows.active
+            if not soft:
+                pull_bar *= self._inverse_size[:, None, None]
+                norm_bar = norm_bar - np.einsum("rnt,rnt->r", pull_bar, optimum.pull) * self._inverse_size
+        if shortfall is not None:
+            self._add_shortfall(shortfall, W_bar, change)
+        if W is None and multipliers is None and not soft:
+            # dN = Σ λ_j (db_j − ⟨dA_j, W⟩), in every norm.
+            change = (norm_bar * self._inverse_size)[:, None, None] * optimum.pull
+        elif self._euclidean:
+            W_bar += (norm_bar * self._inverse_size)[:, None, None] * optimum.W
+            gram.solve_runs(optimum, self.rows, self._workspace, W_bar, pull_bar, change, P)
+        elif has_derivative(self.norm):
+            for run, near in enumerate(self.local):
+                active = self.rows.active[run]
+                change[run][active], P[run] = near.change(W_bar[run], norm_bar[run], pull_bar[run][active])
+        else:
             raise NotImplementedError(
                 f"the derivative of W and of the multipliers in the norm {self.norm} is not available. "
                 "Use that of the norm or the margin, or solve with norm='frobenius'."
             )
-        W_bar = np.zeros(optimum.W.shape) if W is None else W
-        pull_bar: Float = np.zeros(optimum.pull.shape)
-        if multipliers is not None:
-            pull_bar = multipliers * self.rows.active
-            hard = np.isinf(optimum.price).any(-1)
-            share = np.einsum("rnt,rnt->r", pull_bar, optimum.pull) * self._inverse_size**2
-            norm_bar = norm_bar - np.where(hard, share, 0.0)
-            pull_bar = pull_bar * np.where(hard, self._inverse_size, 1.0)[:, None, None]
-        if not self._euclidean:
-            return self._one_by_one(W_bar, norm_bar, pull_bar)
-        if norm_bar.any():
-            W_bar = W_bar + (norm_bar * self._inverse_size)[:, None, None] * optimum.W
         shapes = optimum.keys.shape, optimum.queries.shape, optimum.required.shape, optimum.price.shape
-        out, pivot = Cotangents(*map(np.zeros, shapes)), np.zeros(len(W_bar))
-        arrays = read_only(W_bar), read_only(pull_bar)
-        gram.pull_back_runs(optimum, self.rows, self._workspace, *arrays, out, pivot)
+        out, sums = Cotangents(*map(np.zeros, shapes)), np.empty((4, optimum.keys.shape[-1]))
+        gram.spread(optimum, self.rows, sums, pull_bar, change, P, out)
         return out
 
-    def _of_value(self, norm: Float) -> Cotangents:
-        """dN = Σ λ_j (db_j − ⟨dA_j, W⟩), in every norm: cotangents of the data from those of N(W) (r,)."""
-        change = (norm * self._inverse_size)[:, None, None] * self.optimum.pull
-        if np.isfinite(self.optimum.price).any():
-            return self.pull_back((norm * self._inverse_size)[:, None, None] * self.optimum.W)
-        return self._spread(change, np.zeros(self.optimum.W.shape))
-
-    def _one_by_one(self, W_bar: Float, norm_bar: Float, pull_bar: Float) -> Cotangents:
-        """Run by run, in a norm that is not Euclidean."""
-        change, P = np.zeros(self.optimum.pull.shape), np.zeros(self.optimum.W.shape)
-        for run, near in enumerate(self.local):
-            active = self.rows.active[run]
-            change[run][active], P[run] = near.change(W_bar[run], norm_bar[run], pull_bar[run][active])
-        return self._spread(change, P)
-
-    def _spread(self, change: Float, P: Float) -> Cotangents:
-        """Ā_j = μ_j P − q_j W as cotangents of keys, queries and required margins; change (r, n, T): q."""
-        optimum = self.optimum
-        pull = np.where(self.rows.active, optimum.pull, 0.0)
-        W_z, P_z = (np.matmul(optimum.queries, X.swapaxes(1, 2))[:, :, None] for X in (optimum.W, P))
-        keys = change[..., None] * W_z - pull[..., None] * P_z
-        anchor = optimum.anchor[..., None, None]
-        at_anchor = np.take_along_axis(keys, anchor, 2) - keys.sum(2, keepdims=True)
-        np.put_along_axis(keys, np.broadcast_to(anchor, at_anchor.shape), at_anchor, 2)
-        delta = np.take_along_axis(optimum.keys, anchor, 2) - optimum.keys
-        pulled, changed = (np.einsum("rnt,rntd->rnd", x, delta) for x in (pull, change))
-        queries = np.matmul(pulled, P) - np.matmul(changed, optimum.W)
-        required = np.where(optimum.tied, 0.0, change).sum(-1)
-        return Cotangents(keys, queries, required, np.zeros(required.shape))
+    def _add_shortfall(self, bar: Float, W_bar: Float, change: Float) -> None:
+        """ξ_i = b_i − ⟨A_j, W⟩ of the reference j of an example that falls short; no other ξ changes."""
+        keys, queries, reference = self.optimum.keys, self.optimum.queries, self.rows.reference
+        run, example = np.nonzero(reference >= 0)
+        token, bars = reference[run, example], bar[run, example]
+        delta = keys[run, example, self.optimum.anchor[run, example]] - keys[run, example, token]
+        np.subtract.at(W_bar, run, (bars[:, None] * delta)[:, :, None] * queries[run, example][:, None])
+        change[run, example, token] += bars
 
     @property
     def _euclidean(self) -> bool:
