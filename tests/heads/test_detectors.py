@@ -7,10 +7,10 @@ import pytest
 
 from attsvm.heads import detectors
 from attsvm.heads.attention import measured
-from attsvm.heads.detectors import HALF, ORDERS, REPEATS, on_repeats, repeats, sink, successor
+from attsvm.heads.detectors import HALF, REPEATS, on_repeats, repeats, sink
 from attsvm.heads.record import record
 from attsvm.heads.surgery import ablation, output, silenced
-from tests.heads.conftest import TEXTS, tiny
+from tests.heads.conftest import TEXTS
 
 
 def test_a_head_that_looks_after_the_copy_is_an_induction_head_and_one_at_the_copy_is_not(llama, monkeypatch):
@@ -45,54 +45,6 @@ def test_a_sink_is_the_first_token_or_a_special_one(bert):
         attention = np.broadcast_to(np.eye(T)[token], (n, 1, T, T))
         selections = measured(attention, attention, np.ones((n, T, T), bool), texts.sinks)
         assert sink(replace(layer, selections=selections), 0, texts, at) == score
-
-
-class Words:
-    """A tokenizer whose words are the ORDERS' ones, each one token."""
-
-    pad_token = eos_token = "_"
-    padding_side, all_special_ids = "right", [0]
-    words = ("_", *dict.fromkeys(word for order in ORDERS for word in order.split()))
-
-    def __call__(self, texts, **_):
-        return {"input_ids": [[self.words.index(word) for word in text.split()] for text in texts]}
-
-
-def built(to):
-    """A model whose only head of the second block turns the state of every word into that of to(word)."""
-    import torch
-
-    from attsvm.heads import load
-
-    size = len(Words.words)
-    one = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": size}
-    model = tiny("LlamaForCausalLM", vocab_size=size, hidden_size=size, **one).model
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.zero_()
-        model.model.embed_tokens.weight.copy_(torch.eye(size))
-        model.lm_head.weight.copy_(torch.eye(size))
-        for norm in (model.model.norm, *(block.input_layernorm for block in model.model.layers)):
-            norm.weight.fill_(1)
-        head = model.model.layers[1].self_attn
-        head.v_proj.weight.copy_(torch.eye(size))
-        head.o_proj.weight.copy_(torch.eye(size)[:, to])
-    return load(model, Words())
-
-
-def test_a_head_built_to_count_has_score_one_and_one_that_copies_has_none():
-    itself = np.arange(len(Words.words))
-    counting = itself.copy()
-    for order in ORDERS:
-        words = [Words.words.index(word) for word in order.split()]
-        counting[words[:-1]] = words[1:]
-    found = successor(built(counting))
-    assert found[1, 0] == 1 and found[0, 0] < 0.1
-    assert successor(built(itself))[1, 0] == 0
-
-
-def test_an_encoder_has_no_successors(bert):
-    assert successor(bert) == {}
 
 
 @pytest.mark.parametrize("name", ["llama", "bert"])

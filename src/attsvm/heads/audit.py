@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.heads.attention import Spectrum
-from attsvm.heads.detectors import KINDS, Scores, kinds, on_repeats, shares, sink, successor
+from attsvm.heads.detectors import KINDS, Scores, kinds, on_repeats, shares, sink
 from attsvm.heads.head import Place
 from attsvm.heads.margins import Margins, margins
 from attsvm.heads.model import load
@@ -86,7 +86,7 @@ class HeadReport:
     """One head's numbers.
 
     queries: positions with more than one visible token; shares: kinds of the selected tokens.
-    scores: induction, duplicate token, sink (`detectors`) and successor, NaN where it is not defined.
+    scores: induction, duplicate token and sink (`detectors`).
     mass: mean attention on the selected token; entropy in nats; soft_sparsity: 1/Σs².
     confident: share of queries with mass above the threshold; used: how many entered the margins.
     frobenius, nuclear: the head's margin and the largest possible; None where no query is confident, or
@@ -176,7 +176,7 @@ def audit(
         if progress is not None:
             progress(next(finished), total)
 
-    on_random, on_words = on_repeats(reader, layers, settings.seed), successor(reader)
+    on_random = on_repeats(reader, layers, settings.seed)
     ablations = dict[Place, float]()
     if settings.ablation:
         ablations = ablation(reader, tokenised.rows(slice(settings.ablation)), on_random, on_step)
@@ -186,7 +186,7 @@ def audit(
             report_of = partial(head_report, layer, texts=tokenised, settings=settings)
             for report in pool.map(report_of, range(layer.heads)):
                 place = report.layer, report.head
-                scores = on_random[place] | {"successor": on_words.get(place, np.nan)} | report.scores
+                scores = on_random[place] | report.scores
                 reports.append(replace(report, scores=scores, ablation=ablations.get(place, np.nan)))
                 on_step()
     indices, lengths = mapped_texts(tokenised, settings.sentences), tokenised.lengths
