@@ -1,4 +1,4 @@
-"""The picture of a sensitivity: tokens by the slope of the margin, the nearest changes, ranges of margins."""
+"""The picture of a sensitivity: tokens by the slope of the margin, the nearest changes of the support."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ COLOURS = {"selected": BLUE, "support": ORANGE, "leaves": ORANGE, "enters": GREE
 
 
 def draw_sensitivity(sensitivity: Any) -> Canvas:
-    """Tokens that move the margin most, the nearest changes of the support, and ranges of margins."""
-    figure, (axes,) = grid(1, 3 if sensitivity.ranged else 2, 3.6, width=9.6 if sensitivity.ranged else 7.2)
+    """Tokens that move the margin most, and the nearest changes of the support."""
+    figure, (axes,) = grid(1, 2, 3.6, width=7.2)
     figure.suptitle(str(sensitivity).splitlines()[0], fontsize=TITLE_SIZE)
     strongest = sensitivity.strongest(SHOWN)
     slopes = [sensitivity.margin_by_token[place] for place in strongest]
@@ -30,8 +30,6 @@ def draw_sensitivity(sensitivity: Any) -> Canvas:
     places = [(change.example, change.token) for change in changes]
     _bars(axes[1], places, [c.distance for c in changes], [c.change for c in changes])
     describe(axes[1], "moving this token changes the support", "after a move of this length")
-    if sensitivity.ranged:
-        _ranges(axes[2], sensitivity)
     return figure
 
 
@@ -47,19 +45,3 @@ def _bars(ax: Axes, places: list[tuple[int, int]], values: list[float], kinds: l
     for kind, k in named.items():
         offset = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
         label(ax, values[k], k, kind, COLOURS.get(kind, GREY), **offset)
-
-
-def _ranges(ax: Axes, sensitivity: Any) -> None:
-    """Of the examples with the steepest norm: the range of the required margin, and what it is now."""
-    examples = sensitivity.steepest_examples(SHOWN)
-    ranges = [sensitivity.required_range(i) for i in examples]
-    required = sensitivity.solution.required[examples]
-    low, high = (np.array([r[side].required for r in ranges]) / required for side in (0, 1))
-    top = max(2.0, 1.1 * float(high[np.isfinite(high)].max(initial=1.0)))
-    heights = np.arange(len(examples))
-    ax.hlines(heights, np.nan_to_num(low, nan=1.0), np.where(high < top, high, top), color=BLUE, lw=4)
-    ax.axvline(1, color=GREY, lw=0.8)
-    ax.set_yticks(heights, [str(i) for i in examples])
-    ax.invert_yaxis()
-    ax.set_xlim(0, top)
-    describe(ax, "the same rows stay active", "required margin / its value now", "example")

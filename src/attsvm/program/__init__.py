@@ -10,7 +10,7 @@ the gap, answer.py the runs axis, interior_engine.py the engine of interior poin
 the last digits of W.
 
 derivative/ has the derivatives of solutions; sensitivity.py shows them to a user, with the nearest changes of
-the support, and required_range.py says between which margins the support stays.
+the support.
 
 One folder of engines per family of norms: frobenius/, entrywise/, schatten/ (the max-norm, too), and
 extended_precision/ for what float64 cannot finish. A new family is a folder and a line of the route table.

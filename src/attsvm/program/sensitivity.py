@@ -4,9 +4,7 @@ The slope of the norm needs the multipliers alone:  dN = Σ λ_j (db_j − ⟨dA
 
 A losing token whose row is not active moves freely up to a plane: W stays until its margin is the required
 one. A token in the support leaves it beyond the same plane of the weight that the program has without it. So
-both distances are exact, however far they are. Required margins have a range, at whose ends a row enters or
-leaves; W is a line in them in the Frobenius norm, l1 and l∞, and a curve in lp and Schatten(p) norms, which
-Newton steps follow.
+both distances are exact, however far they are.
 """
 
 from __future__ import annotations
@@ -22,10 +20,8 @@ from numpy.typing import NDArray
 from attsvm.data.tokens import Tokens
 from attsvm.numbers import Bool, Float
 from attsvm.program.constraints import Constraints
-from attsvm.program.derivative.one_run import has_derivative
 from attsvm.program.derivative.polish import polished
 from attsvm.program.derivative.pull_back import Derivative
-from attsvm.program.required_range import Around, RequiredRange
 from attsvm.program.solve import solve
 
 if TYPE_CHECKING:
@@ -132,34 +128,7 @@ class Sensitivity:
             for i, t in nearest
         ]
 
-    # ------------------------------------------------------------------ required margins
-
-    def required_range(self, example: int) -> RequiredRange:
-        """Between which required margins of an example, the others fixed, the same rows stay active.
-
-        Its `low` and `high` have the margin `required`, and `example` and `token` of the row that enters or
-        leaves there: −1 where none does, at 0, at ∞, or where an entry of W reaches zero (l1) or N (l∞).
-        """
-        if not has_derivative(self.derivative.norm):
-            raise NotImplementedError(
-                "the range of a required margin needs the derivative of W, and W of the norm "
-                f"{self.solution.norm} has none. Use norm_by_required and distance, or norm='frobenius'."
-            )
-        if not self.regular:
-            raise ValueError(
-                "the solution is not regular: at a kink the same rows are active for one required margin "
-                "alone. Remove copies of tokens, or use distance."
-            )
-        n = len(self.solution.required)
-        if not 0 <= example < n:
-            raise IndexError(f"example {example} of {n} examples.")
-        return self._around.range(example)
-
     # ------------------------------------------------------------------ parts
-
-    @cached_property
-    def _around(self) -> Around:
-        return Around(self.solution, self.derivative)
 
     @property
     def _queries(self) -> Float:
@@ -209,11 +178,6 @@ class Sensitivity:
             return "support"
         return "inactive" if self._losing[example, token] else "padding"
 
-    @property
-    def ranged(self) -> bool:
-        """Whether `required_range` is known: the solution is regular, and W has a derivative in its norm."""
-        return self.regular and has_derivative(self.derivative.norm)
-
     def steepest_examples(self, count: int = SHOWN) -> list[int]:
         """The examples whose required margin moves the norm most, first the steepest."""
         order = np.argsort(-self.norm_by_required, kind="stable")[:count].tolist()
@@ -248,13 +212,12 @@ class Sensitivity:
                 yield f"  nearest: {nearest}"
 
     def _of_required(self) -> Iterator[str]:
-        yield "  example  required  norm per unit" + ("  same support" if self.ranged else "")
+        yield "  example  required  norm per unit"
         for i in self.steepest_examples():
-            line = f"  {i:7d}  {self.solution.required[i]:8.3g}  {self.norm_by_required[i]:13.3g}"
-            yield f"{line}  {self.required_range(i)}" if self.ranged else line
+            yield f"  {i:7d}  {self.solution.required[i]:8.3g}  {self.norm_by_required[i]:13.3g}"
 
     def plot(self) -> Any:
-        """A matplotlib figure: tokens that move the margin, changes of the support, ranges of the margins."""
+        """A matplotlib figure: tokens that move the margin, and changes of the support."""
         from attsvm.plotting.sensitivity import draw_sensitivity
 
         return draw_sensitivity(self)

@@ -5,7 +5,8 @@ joint_selection.py finds the selection whose labels one head separates best, joi
 head and weight there. heads_norm.py has the norm of several heads, heads_engine.py its semidefinite program,
 heads_solution.py the smallest heads, heads_of_path.py runs of many heads beside them. hybrid.py has the norm
 of parts that an optimizer treats differently, hybrid_program.py its programs. prescribed.py has
-programs of equalities, the finite part in every norm. assumptions.py has the
+programs of equalities, the finite part in every norm. margin_ranges.py says between which
+margins the support stays. assumptions.py has the
 hypotheses of the theorems, rates.py power laws of curves.
 
 Norms register themselves in the tables of the library, as docs/extending.md says; entry points `attsvm.norms`
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from attsvm_lab.programs.hybrid import HybridNorm as HybridNorm, norm_with_bias as norm_with_bias
     from attsvm_lab.programs.joint_paths import joint_path as joint_path
     from attsvm_lab.programs.joint_selection import JointMargin as JointMargin, joint_margin as joint_margin
+    from attsvm_lab.programs.margin_ranges import (
+        RequiredRange as RequiredRange,
+        required_range as required_range,
+    )
     from attsvm_lab.programs.offset import (
         OffsetMargin as OffsetMargin,
         offset_margin as offset_margin,

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from attsvm.norms import Entrywise, Norm, capabilities_of
 from attsvm.numbers import Float
 from attsvm.program.constraints import Constraints
-from attsvm.program.derivative.one_run import Active, Local, Vertex, local
+from attsvm.program.derivative.one_run import Active, Local, Vertex, has_derivative, local
 from attsvm.program.derivative.pull_back import Derivative
 from attsvm.program.polish import System, linearisation
 from attsvm.program.rows import Rows
-
-if TYPE_CHECKING:
-    from attsvm.program.solution import Solution
+from attsvm.program.sensitivity import Sensitivity
+from attsvm.program.solution import Solution
 
 POINTS, CLOSE = 100, 1e-9
 """Points of a curve that are looked at, at most; and the last step, relative to the required margin."""
@@ -56,8 +55,31 @@ class RequiredRange(NamedTuple):
         return f"{self.low.required:.3g} to {self.high.required:.3g}"
 
 
+def required_range(solution: Solution, example: int) -> RequiredRange:
+    """Between which required margins of an example, the others fixed, the same rows stay active.
+
+    Its `low` and `high` have the margin `required`, and `example` and `token` of the row that enters or
+    leaves there: −1 where none does, at 0, at ∞, or where an entry of W reaches zero (l1) or N (l∞).
+    """
+    sensitivity = Sensitivity.of(solution)
+    if not has_derivative(sensitivity.derivative.norm):
+        raise NotImplementedError(
+            "the range of a required margin needs the derivative of W, and W of the norm "
+            f"{solution.norm} has none. Use norm_by_required and distance, or norm='frobenius'."
+        )
+    if not sensitivity.regular:
+        raise ValueError(
+            "the solution is not regular: at a kink the same rows are active for one required margin "
+            "alone. Remove copies of tokens, or use distance."
+        )
+    n = len(solution.required)
+    if not 0 <= example < n:
+        raise IndexError(f"example {example} of {n} examples.")
+    return _Around(sensitivity.solution, sensitivity.derivative).range(example)
+
+
 @dataclass(frozen=True, eq=False)
-class Around:
+class _Around:
     """The solutions around one, of which the same rows are active. W has a derivative there."""
 
     solution: Solution
