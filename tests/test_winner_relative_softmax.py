@@ -203,7 +203,7 @@ def pooled_while_running(steps):
         logits = torch.tensor(logits_at(gap))[:, None].expand(4, 2)
         for piece in torch.stack([logits, torch.tensor(KEYS)], 1)[None].split(steps, 1):
             running.read(piece, torch.ones(1, piece.shape[1], dtype=torch.bool), every_token=steps == [3, 1])
-        return running.mean[0, 0].numpy()
+        return running.state.mean[0, 0].numpy()
 
     return pooled
 
@@ -296,9 +296,9 @@ def losing_by_training(gap):
 
 def losing_by_pool(gap):
     torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
-    from attsvm.torch.pooling import _losing, _relative
+    from attsvm.torch.probe import losing_weights, relative_logits
 
-    return float(_losing(*_relative(torch.tensor(logits_at(gap)), None))[0].sum())
+    return float(losing_weights(*relative_logits(torch.tensor(logits_at(gap)), None))[0].sum())
 
 
 def sums(gap, kernel):

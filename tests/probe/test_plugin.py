@@ -17,7 +17,10 @@ from safetensors.numpy import save_file  # noqa: E402
 from attsvm.probe import AttentionProbe  # noqa: E402
 
 WIDTH = 6
-ALLOWED = {"base64", "json", "sys", "functools", "pathlib", "typing", "torch", "fcntl"}
+ALLOWED = {"__future__", "base64", "collections.abc", "functools", "json", "pathlib", "sys", "typing"} | {
+    "torch",
+    "fcntl",
+}
 
 
 def data(classes=2):
@@ -63,6 +66,26 @@ def test_the_file_scores_requests_as_the_probe_does(name, tmp_path):
         np.atleast_1d(probe.decision_function([states[1:2, 1]])[0]), abs=1e-9
     )
     assert np.atleast_1d(scores[-1]) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_the_file_is_the_module_in_float64_to_the_last_bit(name, tmp_path):
+    probe = PROBES[name]()
+    running, states = plugin_of(probe, tmp_path, skip=0).Running(), torch.randn(7, WIDTH)
+    in_file = torch.tensor(
+        [running.read(part) for part in states.double().split([1, 2, 4])], dtype=torch.float64
+    )
+
+    def of_module(dtype):
+        module, scores = probe.to_torch(dtype), []
+        state = module.start()
+        for part in states.to(dtype)[None].split([1, 2, 4], 1):
+            state, after = module.step(state, part)
+            scores.append(after[0].detach())
+        return torch.stack(scores)
+
+    assert torch.equal(of_module(torch.float64), in_file)
+    assert not torch.equal(of_module(torch.float32).double(), in_file)
 
 
 def test_the_file_needs_torch_alone_and_reads_what_a_server_wrote(tmp_path):

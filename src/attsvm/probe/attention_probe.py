@@ -316,14 +316,17 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         probe: Self = saved.load(cls, file)
         return probe
 
-    def to_torch(self) -> Any:
-        """The probe as a torch.nn.Module: scores of tokens (n, T, d), and `start` and `step` for batches."""
+    def to_torch(self, dtype: Any = None) -> Any:
+        """The probe as a torch.nn.Module: scores of tokens (n, T, d), and `start` and `step` for batches.
+
+        dtype: a type of torch, float32 unless given.
+        """
         check_is_fitted(self)
         from attsvm.torch.probe import Probe, feature_module
 
         maps = [feature_module(**vars(features)) for features in saved.feature_maps(self)]
         weights = self._weights
-        return Probe(*weights[:3], self.mean_, maps, weights.slopes)
+        return Probe(*weights[:3], self.mean_, maps, weights.slopes, dtype)
 
     def export(self, file: str | os.PathLike[str], *, skip: int, layer: int = 0) -> Path:
         """Write the probe as one Python file that needs torch alone, for a server of hidden states.

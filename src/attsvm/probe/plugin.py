@@ -1,10 +1,11 @@
-"""Write a fitted probe as one Python file that needs torch alone: torch/plugin.py with its numbers."""
+"""Write a fitted probe as one Python file that needs torch alone: torch/probe.py with its numbers."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -31,22 +32,24 @@ def write(probe: Any, file: str | os.PathLike[str], layer: int, skip: int) -> Pa
     maps = saved.feature_maps(probe)
     weights = probe._weights
     arrays = {"prompts": weights.prompts, "head": weights.head, "intercept": weights.intercept}
-    arrays |= {"slopes": weights.slopes}
-    arrays |= {f"map {i} {name}": x for i, features in enumerate(maps) for name, x in vars(features).items()}
+    arrays |= {"centre": probe.mean_, "slopes": weights.slopes}
     content = {
         "layer": layer,
         "skip": skip,
         "width": probe.n_features_in_,
-        "classes": [str(name) for name in probe.classes_],
-        "maps": [name for features in maps for name, kind in saved.MAPS.items() if type(features) is kind],
-        "arrays": {name: [list(np.shape(x)), _text(x)] for name, x in arrays.items()},
+        "arrays": _texts(arrays),
+        "maps": [_texts(vars(features)) for features in maps],
     }
-    source = files("attsvm.torch").joinpath("plugin.py").read_text(encoding="utf8")
+    source = files("attsvm.torch").joinpath("probe.py").read_text(encoding="utf8")
     line = f"PROBE: dict[str, Any] = json.loads({json.dumps(content)!r})"
     with replacing(path) as temporary:
         temporary.write_text(source.replace(EMPTY, line, 1), encoding="utf8")
     return path
 
 
-def _text(array: Values) -> str:
-    return base64.b64encode(np.ascontiguousarray(array, "<f8").tobytes()).decode()
+def _texts(arrays: Mapping[str, Values]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shapes, and float64 in base64."""
+    return {
+        name: (np.shape(x), base64.b64encode(np.ascontiguousarray(x, "<f8").tobytes()).decode())
+        for name, x in arrays.items()
+    }

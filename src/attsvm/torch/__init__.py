@@ -20,7 +20,8 @@ modules, and `readers.py` recomputes queries and keys from them (the names of a 
 softmax.
 `split.py` cuts the matrices of these modules.
 `monitor.py` records every head and draws its records. `probe.py` is a fitted probe as a module, and
-`running.py` keeps the running scores of `watch.py`.
+`running.py` keeps the running scores of `watch.py`. `AttentionProbe.export` copies `probe.py`, which imports
+torch alone.
 """
 
 from attsvm._support.optional_dependencies import missing as _missing
@@ -34,7 +35,8 @@ from attsvm.torch.clip import LogitClip, clip_logits
 from attsvm.torch.max_margin import MaxMargin, NotDifferentiable, max_margin
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import HeadRecord, MarginMonitor
-from attsvm.torch.pooling import AttentionPooling, attention, pool
+from attsvm.torch.pooling import AttentionPooling, pool
+from attsvm.torch.probe import attention
 from attsvm.torch.readers import QueryKey
 from attsvm.torch.split import AttentionLayout, Split, SplitMatrix, split
 from attsvm.torch.statistics import AttentionStatistics, attention_statistics

@@ -14,17 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-
-def attention(logits: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Softmax weights of logits (…, T), zero where the mask (…, T) is False.
-
-        s_t = e^(a_t − a_max) / (1 + Σ_{losing} e^(a_j − a_max)),    s_winner = 1 − Σ_{losing} s_t
-
-    Half precision is computed and returned in float32.
-    """
-    relative, winner = _relative(logits, mask)
-    losing, _ = _losing(relative, winner)
-    return torch.where(winner, 1 - losing.sum(-1, keepdim=True), losing)
+from attsvm.torch.probe import attention, losing_weights, relative_logits
 
 
 def pool(logits: Tensor, values: Tensor, mask: Tensor | None = None, *, scale_free: bool = False) -> Tensor:
@@ -38,9 +28,9 @@ def pool(logits: Tensor, values: Tensor, mask: Tensor | None = None, *, scale_fr
     and gradients must not be accumulated.
     """
     _check_values(logits, values)
-    relative, winner = _relative(logits, mask)
+    relative, winner = relative_logits(logits, mask)
     values = _without_padding(values, mask)
-    losing, log_total = _losing(relative, winner)
+    losing, log_total = losing_weights(relative, winner)
     weights = torch.where(winner, 1 - losing.sum(-1, keepdim=True), losing).to(values.dtype)
     if not scale_free:
         return _mean(weights, values)
@@ -120,20 +110,6 @@ class AttentionPooling(nn.Module):
 # ---------------------------------------------------------------------- details
 
 
-def _relative(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Logits minus the winner's, −∞ where masked, and which token is the winner: the first largest."""
-    if not logits.is_floating_point() or logits.ndim < 1 or logits.shape[-1] < 1:
-        kind = f"{logits.dtype} with shape {tuple(logits.shape)}"
-        raise ValueError(f"logits are {kind}, expected real numbers (…, T) with T ≥ 1.")
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    if mask is not None:
-        logits = logits.masked_fill(~_checked(mask, logits), -torch.inf)
-    index = logits.argmax(-1, keepdim=True)
-    winner = torch.arange(logits.shape[-1], device=logits.device) == index
-    return logits - logits.gather(-1, index), winner
-
-
 def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     """Tokens or values (…, T, c) with zeros where the mask is False: zero times a padded NaN is NaN."""
     if (
@@ -141,13 +117,6 @@ def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     ):  # the latter are refused later
         return x
     return torch.where(mask[..., None], x, 0)
-
-
-def _losing(relative: Tensor, winner: Tensor) -> tuple[Tensor, Tensor]:
-    """The losing tokens' weights (…, T), zero for the winner, and log Σ_t e^relative_t (…, 1)."""
-    terms = torch.where(winner, 0, relative.exp())
-    total = terms.sum(-1, keepdim=True)
-    return terms / (1 + total), total.log1p()
 
 
 def _factors(relative: Tensor, log_total: Tensor) -> Tensor:
@@ -173,20 +142,6 @@ def _mean(weights: Tensor, values: Tensor) -> Tensor:
 def _offset_mean(weights: Tensor, values: Tensor, best: Tensor) -> Tensor:
     """Σ_t w_t (value_t − best), of values (…, T, c) and one of them (…, 1, c)."""
     return _mean(weights, values) - weights.sum(-1, keepdim=True) * best[..., 0, :]
-
-
-def _checked(mask: Tensor, logits: Tensor) -> Tensor:
-    """The mask in the shape of the logits; a row without a token is refused."""
-    if mask.dtype != torch.bool:
-        raise ValueError(f"mask is {mask.dtype}. Pass booleans, True where a token counts: mask.bool().")
-    try:
-        mask = mask.expand(logits.shape)
-    except RuntimeError:
-        shapes = f"mask has shape {tuple(mask.shape)} but logits have {tuple(logits.shape)}"
-        raise ValueError(f"{shapes}. Pass one boolean per token.") from None
-    if not bool(mask.any(-1).all()):
-        raise ValueError("the mask of some row is False everywhere. Give every row a token to attend to.")
-    return mask
 
 
 def _check_values(logits: Tensor, values: Tensor) -> None:

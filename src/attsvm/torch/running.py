@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attsvm.torch.probe import Probe
+from attsvm.torch.probe import Probe, SoftmaxState, by_place
 
 MAX_PENDING, MAX_ENTRIES = 256, 2**22
 """At most so many tokens of each sequence, and so many entries of their states, are read at once."""
@@ -122,26 +122,23 @@ class LayerProbes:
 
 
 class RunningScores:
-    """Scores of n growing sequences from H columns of logits l and values v.
+    """Scores of n growing sequences from H columns of logits and values.
 
-        L = log Σ_t e^{l_t},   m = Σ_t e^{l_t − L} v_t,   scores = m member + intercept
+        scores = mean member + intercept
 
-    To a softmax all tokens read so far are one token of logit L and value m; before the first token, L is the
-    smallest number of the type. member (H, K), intercept (K,): K scores as sums of columns. slopes (H,): what
-    l gets from one token to the next; L is then relative to the place of the next token.
-    Computed in float64 where the device has it: L is rounded at every read, which may be at every token.
+    member (H, K), intercept (K,): K scores as sums of columns. slopes (H,): what a logit gets from one token
+    to the next.
     """
 
     def __init__(
         self, member: Tensor, intercept: Tensor, n: int, device: torch.device, slopes: Tensor | None = None
     ) -> None:
-        dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.state = SoftmaxState.empty(n, member.shape[:1], member.shape[:1], device)
+        dtype = self.state.total.dtype
         self.member, self.intercept = (x.to(device, dtype) for x in (member, intercept))
         self.slopes = None if slopes is None or not slopes.any() else slopes.to(device, dtype)
         self.one_column_each = len(member) == len(intercept)
         self.no_token = torch.tensor([[-torch.inf], [0.0]], dtype=dtype, device=device)
-        empty = self.no_token.clamp_min(torch.finfo(dtype).min).expand(n, 1, 2, len(member))
-        self.total, self.mean = empty.unbind(2)  # L and m, (n, 1, H)
         self.scores: list[Tensor] = []
 
     def read(self, products: Tensor, counts: Tensor, every_token: bool) -> None:
@@ -150,23 +147,14 @@ class RunningScores:
         every_token: append a score after every token. Else append one score, after the last token.
         """
         logits, values = torch.where(counts[..., None, None], products, self.no_token).unbind(2)
-        before, length = self.total, counts.shape[1]
+        before = self.state
         if self.slopes is not None:
-            places = torch.arange(-length, 0, device=logits.device, dtype=self.slopes.dtype)
-            logits, before = logits + places[:, None] * self.slopes, before - length * self.slopes
-        if length == 1:
-            total = torch.logaddexp(before, logits)
-            pooled = torch.lerp(self.mean, values, torch.sigmoid(logits - before))
-        else:
-            logits, values = torch.cat([before, logits], 1), torch.cat([self.mean, values], 1)
-            total = logits.logcumsumexp(1)
-            if every_token:
-                pooled = _pooled_after_each(logits, values, total)
-            else:
-                pooled = (logits.softmax(1) * values).sum(1, True)
-        scores = ((pooled if self.one_column_each else pooled @ self.member) + self.intercept).float()
+            logits, before = by_place(logits, self.slopes), before.moved(counts.shape[1], self.slopes)
+        after = before.extended(logits, values, every_token)
+        mean = after.mean if self.one_column_each else after.mean @ self.member
+        scores = (mean + self.intercept).float()
         # The state changes only now: a read that fails for want of memory can be tried again.
-        self.total, self.mean = total[:, -1:], pooled[:, -1:]
+        self.state = SoftmaxState(after.total[:, -1:], after.mean[:, -1:])
         self.scores.append(scores)
 
     def recent(self, passes: int | None) -> Tensor:
@@ -373,17 +361,6 @@ def concatenated(tensors: list[Tensor], axis: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------- details
-
-
-def _pooled_after_each(logits: Tensor, values: Tensor, totals: Tensor) -> Tensor:
-    """The pooled values after every token but the first, of t + 1 tokens.
-
-    Sums are kept as logarithms, those of positive and of negative values apart, so that no sum loses digits
-    to a later and larger logit.
-    """
-    log_sums = (logits + torch.stack([values, -values]).clamp_min(0).log()).logcumsumexp(2)
-    positive, negative = (log_sums - totals).exp()
-    return (positive - negative)[:, 1:]
 
 
 def _as_module(probe: Any) -> Probe:
