@@ -37,6 +37,18 @@ def test_the_version_and_every_help_with_examples():
         assert (done.exit_code, f"attsvm {command}" in done.stdout) == (0, True)
 
 
+COMMANDS = ["solve", "train", "show", "heads", "explore", "claims", "reproduce", "sweep"]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_the_commands_and_the_options_of_each_fit_on_a_screen(command):
+    """80 columns, 24 lines: rich takes 80 columns where the output is no terminal."""
+    lines = run(*command.split(), "--help").stdout.rstrip().splitlines()
+    start = next(k for k, line in enumerate(lines) if "─ Options ─" in line) if command else 0
+    assert len(lines) - start <= 24
+    assert command or all(f" {name} " in "\n".join(lines) for name in COMMANDS)
+
+
 @pytest.mark.parametrize("command", ["solve", "heads", "explore", "sweep", "claims", "reproduce"])
 def test_the_help_shows_a_type_where_a_value_follows_and_none_after_a_flag(command):
     option, flag = (

@@ -102,11 +102,8 @@ def main(
 ) -> None:
     """Attention as max-margin token selection: solve, train, check, apply.
 
-    Each command has examples: `attsvm solve --help`.
-
-    Exit codes: 0 success, 1 bad input, a derived number that differs or a run that diverged, 2 not
-    separable, 3 solved but not certified, 64 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM
-    (SLURM, `docker stop`), which keeps what Ctrl-C keeps.
+    Each command has examples: `attsvm solve --help`. Exit codes: 0 success, 1 bad input or a number that
+    differs, 2 not separable, 3 not certified, 64 wrong usage, 130 Ctrl-C, 143 SIGTERM.
     """
 
 

@@ -25,7 +25,7 @@ def explore(
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Show it in the browser.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Drag tokens in the plane, and watch the max-margin direction and training follow.
+    """Drag tokens in the plane; watch program and training follow.
 
     One page that runs in any browser, from the file itself: no server, no installation, no request. It opens
     a preset of the papers, or FILE: keys (n, T, 2) with any of queries, labels, mask, values, selected, v; a

@@ -20,24 +20,34 @@ if TYPE_CHECKING:
 
 def heads(
     model: Annotated[str, typer.Argument(help="Hub name, folder or .gguf file.")],
-    texts: Annotated[File, typer.Option(help="A file with one text per line.")],
-    above: Annotated[float, typer.Option(help="Attention above which a selection is confident.")] = 0.5,
-    queries: Annotated[int, typer.Option(help="Confident queries per head, drawn at random.", min=1)] = 32,
-    margins: Annotated[
-        bool, typer.Option(help="Solve the programs; describing the heads alone takes seconds.")
-    ] = True,
-    ablate: Annotated[int, typer.Option(help="Silence every head once, on so many of the texts.", min=0)] = 0,
-    length: Annotated[int, typer.Option(help="Tokens read of each text, the rest is cut.", min=2)] = LENGTH,
-    seed: Annotated[int, typer.Option(help="Draws the queries and the examples.")] = 0,
+    texts: Annotated[File, typer.Option(help="One text per line.")],
+    above: Annotated[
+        float, typer.Option(help="Least attention of a selection (0.5).", show_default=False)
+    ] = 0.5,
+    queries: Annotated[
+        int, typer.Option(help="Queries per head (32).", min=1, metavar="<int>", show_default=False)
+    ] = 32,
+    no_margins: Annotated[bool, typer.Option("--no-margins", help="Solve no programs: seconds.")] = False,
+    ablate: Annotated[
+        int,
+        typer.Option(help="Silence heads, on N texts.", min=0, metavar="<int>", show_default=False),
+    ] = 0,
+    length: Annotated[
+        int,
+        typer.Option(help=f"Tokens of a text ({LENGTH}).", min=2, metavar="<int>", show_default=False),
+    ] = LENGTH,
+    seed: Annotated[int, typer.Option(help="Draws the queries.", show_default=False)] = 0,
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with the model.")
+        bool, typer.Option("--trust-remote-code", help="Run the model's Python code.")
     ] = False,
-    out: Annotated[File, typer.Option(help="Folder for heads.html, heads.json and heads.csv.")] = File(
+    out: Annotated[File, typer.Option(help="Folder of the page, JSON, CSV.", show_default=False)] = File(
         "heads"
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Audit every head of a transformer: what it selects, how surely, and how far from the best margin.
+    """Audit every head of a transformer.
+
+    What it selects, how surely, and how far it is from the best margin.
 
     Needs the extra hf: `pip install ".[hf]"` in a clone.
 
@@ -59,7 +69,7 @@ def heads(
         numbered = enumerate(read_text(texts, "a file with one text per line").splitlines(), 1)
         lines = {number: line for number, line in numbered if line.strip()}
         settings = AuditSettings(
-            above=above, queries=queries, margins=margins, ablation=ablate, length=length, seed=seed
+            above=above, queries=queries, margins=not no_margins, ablation=ablate, length=length, seed=seed
         )
         source = load(model, trust_remote_code=True) if trust_remote_code else model
         result = _audit(source, list(lines.values()), settings)
@@ -71,7 +81,7 @@ def heads(
         say_json(json.loads(audit_as_json(result)))
     else:
         confident = sum(head.confident > 0 for head in result.heads)
-        solved = f", {result.certified} with certified margins" if margins else ""
+        solved = f", {result.certified} with certified margins" if not no_margins else ""
         say(f"{len(result.heads)} heads, {confident} with confident selections{solved}.")
         if any(head.frobenius is not None for head in result.heads):
             say(LIMIT)

@@ -40,7 +40,7 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print and plot what `attsvm train`, `attsvm solve` or `attsvm sweep` saved: a path, solution or study.
+    """Print and plot what train, solve or sweep saved.
 
     A path shows loss, length, direction and attention against the steps, on logarithmic axes. Where its
     program is small and its norm known, 1 − cosine is that with the certified solution, and the margin is

@@ -33,7 +33,7 @@ def solve(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the smallest W that separates the selected tokens, and certify it.
+    """Find the smallest W that separates the selected tokens.
 
     The file is .npz or .safetensors: `keys` (n, T, d), optionally `queries` (n, e), `labels` (n,),
     `mask` (n, T), `values` (n, T, c), `selected` and the head `v`; an .npy file holds the keys alone, and a

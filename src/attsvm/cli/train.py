@@ -29,38 +29,32 @@ def train(
     optimizer: Annotated[
         str | None, typer.Option(help="steepest (default), gd, mirror, polyak or adam.")
     ] = None,
-    norm: Annotated[
-        str | None, typer.Option(help="Of steepest and mirror: frobenius (default), linf, lp:3, …")
+    norm: Annotated[str | None, typer.Option(help="frobenius (default), linf, lp:3, …")] = None,
+    lr: Annotated[float | None, typer.Option(help="Step length, by default 0.1.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of steepest, say 0.9.")] = None,
+    decay: Annotated[float | None, typer.Option(help="Of steepest and adam, say 0.01.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps in all, by default 2000.", min=1, metavar="<int>")
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Step length, by default 0.1; polyak has none.")] = None,
-    momentum: Annotated[
-        float | None, typer.Option(help="Of steepest: average of gradients, say 0.9.")
-    ] = None,
-    decay: Annotated[
-        float | None, typer.Option(help="Of steepest and adam: decoupled weight decay, such as 0.01.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of steps in all, by default 2000.", min=1)] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Examples per step, shuffled every epoch; by default all.", min=1)
+        int | None, typer.Option(help="Examples per step, by default all.", min=1, metavar="<int>")
     ] = None,
-    weight: Annotated[str | None, typer.Option(help="full (W, default), kq (K and Q) or diagonal.")] = None,
-    loss: Annotated[str | None, typer.Option(help="logistic (default), exponential or correlation.")] = None,
+    weight: Annotated[str | None, typer.Option(help="full (default), kq or diagonal.")] = None,
+    loss: Annotated[str | None, typer.Option(help="logistic (default), exponential, correlation.")] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="End where the direction has settled, in 1 − cosine, such as 1e-8.")
+        float | None, typer.Option(help="End where 1 − cosine changes less, say 1e-8.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Start and batches of this draw; by default W at zero, else 0.", min=0)
+        int | None, typer.Option(help="Draw of the start and the batches.", min=0, metavar="<int>")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with FILE, a run kept by --out.")] = False,
-    out: Annotated[
-        File | None, typer.Option(help="Write the path to this .npz file; with --resume, FILE by default.")
-    ] = None,
+    out: Annotated[File | None, typer.Option(help="Write the path to this .npz file.")] = None,
     checkpoint: Annotated[
-        float, typer.Option(help="Seconds after which --out is written on the way; 0 for never.", min=0)
+        float, typer.Option(help="Seconds between writes of --out; 0: at the end.", min=0, metavar="<float>")
     ] = CHECKPOINT,
     as_json: AsJson = False,
 ) -> None:
-    """Train softmax attention on the tokens of a file, and keep the path of its weights.
+    """Train attention on the tokens of a file, and keep its path.
 
     Steepest descent in a norm is normalised gradient descent (frobenius), sign descent (linf), Muon's
     direction (spectral) or coordinate descent (l1). W starts at zero, K and Q at a fixed draw, or all of them

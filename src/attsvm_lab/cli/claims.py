@@ -29,7 +29,7 @@ def claims(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the papers' statements as experiments, each with a broken twin that must not hold.
+    """Run the papers' statements, each beside a broken twin.
 
     Examples
 

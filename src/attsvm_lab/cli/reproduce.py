@@ -39,7 +39,7 @@ def reproduce(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the papers' figures, compare their numbers with the published ones, write one page.
+    """Compute the papers' figures beside their published numbers.
 
     Figures run on all cores, or on a cluster that sees the same folder. Each finished one is kept, so that
     an interrupted run resumes and a second run is instant; a change of the code computes it again.

@@ -21,7 +21,7 @@ def sweep(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a study: a grid of trainings, measured, with intervals, on one page.
+    """Run a study: a grid of trainings with intervals, on one page.
 
     Finished batches are kept at once, so that an interrupted study resumes, more seeds or sizes extend it
     and nothing is computed twice. Runs on all cores, on a GPU if JAX finds one, or on a Dask cluster.
