@@ -168,7 +168,7 @@ def violation(case: Case, W: Array, multipliers: Array) -> float:
     short = [(x - m) / (x or largest) for m, x in zip(margins[~rows.tied], b[~rows.tied], strict=True)]
     primal = max([unequal, *short], default=0)
     steepness, value = _value(case.norm.dual, M), _value(case.norm, Whole.of(W).numbers())
-    dual = max(negative, steepness - 1 if size else 0)
+    dual = max(negative, abs(steepness - 1), abs(gained / value - 1) if value else 0) if size else 0
     least = min([m / x for m, x in zip(margins, b, strict=True) if x > 0], default=None)
     if least is None:
         gap = Decimal(0) if value == 0 else Decimal(1)

@@ -308,7 +308,9 @@ FAMILIES: dict[str, Callable[[Random], Case]] = {
 def spectra(r: Random) -> Case:
     """A program of any other hard family in a Schatten norm between the nuclear and the spectral one."""
     names = [
-        name for name in FAMILIES if "soft" not in name and name not in ("spectra", "max_norms", "planes")
+        name
+        for name in FAMILIES
+        if "soft" not in name and name not in ("spectra", "max_norms", "planes", "far_apart")
     ]
     case = replace(FAMILIES[names[r.integers(len(names))]](r), slack=None)
     return replace(case, norm=Schatten(float(r.choice([1.01, 1.25, 1.5, 1.9, 2.5, 3, 4, 8, 50]))))
@@ -317,6 +319,13 @@ def spectra(r: Random) -> Case:
 def max_norms(r: Random) -> Case:
     """The same in the max-norm."""
     return replace(spectra(r), norm=MaxNorm())
+
+
+def far_apart(r: Random) -> Case:
+    """Few examples, 1e-12 … 1e18 long: beside the margins of short rows those of long ones are rounding."""
+    n, T, d = (2, 2, 2) if r.random() < 0.5 else (int(r.integers(2, 6)), 3, 4)
+    keys = r.standard_normal((n, T, d)) * powers(r, -12, 18, (n, 1, 1))
+    return Case(keys, None, r.integers(T, size=(n, 1)) == np.arange(T), choice(r))
 
 
 def large(r: Random) -> Case:
@@ -360,5 +369,6 @@ FAMILIES |= {
         long_sequences,
         large_ties,
         uneven_tokens,
+        far_apart,
     )
 }

@@ -12,7 +12,7 @@ from tests.program import exact
 from tests.program.hostile import FAMILIES, Case, draw
 
 EACH = 10
-"""Programs of each family: 42 families make 400; `python lab/benchmarks/hostile.py` runs 100,000."""
+"""Programs of each family: 43 families make 400; `python lab/benchmarks/hostile.py` runs 100,000."""
 
 FEWER = {"planes": 3, "max_norms": 5}
 """Fewer of those that are large or slow."""

@@ -37,7 +37,7 @@ class Certificate:
 
     primal: largest shortfall of a margin, relative to the required one (where none is required, and
         for tied tokens, to the largest margin that any row requires).
-    dual: largest negative multiplier, relative, and excess of N*(Σ λ_j A_j) over 1.
+    dual: largest negative multiplier, relative, and what N*(Σ λ_j A_j) and Σ λ_j b_j / N(W) differ from 1.
     gap: 1 − lower/upper, where Σ λ_j b_j / N*(Σ λ_j A_j) ≤ best norm ≤ N(W) / least margin.
     rows: number of constraints, ties included.
     least_norm: Σ λ_j b_j / N*(Σ λ_j A_j), less rounding: no weight with the required margins has a smaller
@@ -195,16 +195,23 @@ def _hard(norm: Norm, sums: BoundedSums, sign: float) -> Certificate:
     program, dual = sums.program, norm.dual
     bounded = program.bound > 0
     primal = _shortfall(sums, sign)
-    steepness = np.asarray(dual.value(sums.M)) * (1 + sign * _rounding(dual, sums.M))
-    steepness = np.maximum(steepness + sign * _stretch(dual, sums.M) * sums.blur, 0.0)
-    steepness = np.where(sums.multipliers.any((-2, -1)), steepness, 0.0)
-    excess = np.where(steepness > 0, np.ldexp(steepness, sums.size) - 1.0, 0.0)
+    exact = np.asarray(dual.value(sums.M))
+    blur = _rounding(dual, sums.M) * exact + _stretch(dual, sums.M) * sums.blur
+    blur = np.where(sums.multipliers.any((-2, -1)), blur, 0.0)
+    steepness = np.maximum(exact + sign * blur, 0.0)
 
-    gained = (sums.multipliers * program.bound).sum((-2, -1)) * (1 - sign * _terms(sums) * EPSILON)
+    total = (sums.multipliers * program.bound).sum((-2, -1))
+    gained = total * (1 - sign * _terms(sums) * EPSILON)
     unit = np.where(bounded, program.bound, 1.0)
     least = 1 - ((sums.short + sign * sums.doubt) / unit).max((-2, -1), initial=-np.inf, where=bounded)
-    value = np.asarray(norm.value(sums.W)) * (1 + sign * _rounding(norm, sums.W))
+    size = np.asarray(norm.value(sums.W))
+    value = size * (1 + sign * _rounding(norm, sums.W))
     trivial = ~bounded.any((-2, -1))
+    # Both bounds stay as they are when all multipliers have one factor too many, but gradients do not.
+    share = np.divide(total, size, where=size > 0, out=np.zeros_like(total))
+    blurred = share * (_terms(sums) * EPSILON + 2 * _rounding(norm, sums.W))
+    off = np.maximum(_off_one(exact, blur, sums.size, sign), _off_one(share, blurred, sums.size, sign))
+    off = np.where(trivial, 0.0, off)
     upper = np.where(least > 0, value / np.minimum(least, 1.0), np.inf)
     # Where rounding hides M altogether, the lower bound may be anything.
     unknown = (steepness == 0) & (sums.blur > 0) & (sign < 0)
@@ -212,7 +219,12 @@ def _hard(norm: Norm, sums: BoundedSums, sign: float) -> Certificate:
     gap = np.where(unknown, 0.0, gap)
     gap = np.where(trivial, np.where(value > 0, 1.0, 0.0), gap)
     lower = np.where(steepness > 0, gained / np.where(steepness > 0, steepness, 1.0), 0.0)
-    return Certificate(primal, np.maximum(sums.negative, excess), gap, program.m, lower)
+    return Certificate(primal, np.maximum(sums.negative, off), gap, program.m, lower)
+
+
+def _off_one(x: Any, error: Any, power: Any, sign: float) -> Any:
+    """|x · 2^power − 1|, with an error of x, at most (sign 1), or at least (sign −1)."""
+    return np.abs(np.ldexp(x, power) - 1.0) + sign * np.ldexp(error, power)
 
 
 def _soft(sums: BoundedSums, sign: float) -> Certificate:

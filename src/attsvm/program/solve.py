@@ -70,7 +70,7 @@ def solve(program: Constraints, norm: Norm) -> Answer:
             from attsvm.program.polish import polished
 
             answer = polished(program, norm, answer)
-        return refined(program, norm, answer)
+        return refined(program, norm, _sized(program, norm, answer))
 
     if euclidean:  # small problems take microseconds together, and repeated examples cost little
         return over_runs(hard, program, quick=True)
@@ -180,8 +180,25 @@ def _better(program: Constraints, norm: Norm, answer: Answer, candidate: Answer 
     """The answer, or the candidate if its certificate is better."""
     if candidate is None:
         return answer
-    candidate = _measured(program, norm, candidate)
+    candidate = _measured(program, norm, _sized(program, norm, candidate))
     return candidate if candidate.gap < answer.gap else answer
+
+
+def _sized(program: Constraints, norm: Norm, answer: Answer) -> Answer:
+    """The answer with Σ λ_j b_j = N(W), which a common factor of the multipliers sets; a proof as it is.
+
+    An engine that finds no margin in W leaves this factor open. Multipliers that miss the size by less than a
+    certificate allows stay: another factor would round anew those that extended precision has rounded.
+    """
+    if program.units.soft:
+        return answer
+    total = (np.maximum(answer.multipliers, 0.0) * program.bound).sum((-2, -1))
+    with np.errstate(all="ignore"):
+        factor = np.asarray(norm.value(answer.W)) / total
+        wrong = answer.separable & (np.abs(factor - 1) > TOLERANCE) & (factor > 0) & (factor < np.inf)
+    if not wrong.any():
+        return answer
+    return replace(answer, multipliers=answer.multipliers * np.where(wrong, factor, 1.0)[..., None, None])
 
 
 def _tolerated(program: Constraints, norm: Norm) -> float:
