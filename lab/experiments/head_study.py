@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import safe_open
+from scipy.special import softmax
 
 from attsvm._support.progress import ProgressLine
 from attsvm.data.tokens import Tokens
-from attsvm.heads.head import softmax
 from head_programs import NORMS, margins
 
 LEAST = 4
@@ -101,7 +101,7 @@ def study(
     """For every file one record per layer and head, on selections that the heads of all files make."""
     records: list[list[dict[str, Any]]] = [[] for _ in files]
     for layer, head, (*nets, start_net) in zip_heads([*files, start or files[0]]):
-        attention = [softmax(net.logits) for net in nets]
+        attention = [softmax(net.logits, axis=-1) for net in nets]
         winners = np.array([each.argmax(-1) for each in attention])
         shared = (winners == winners[0]).all(0) & nets[0].mask
         places = surest(np.where(shared, np.mean(attention, axis=0).max(-1), 0), winners[0], queries)

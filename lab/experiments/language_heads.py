@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load_file
+from scipy.special import softmax
 
 from attsvm import next_token as nt
 from attsvm._support.progress import ProgressLine
-from attsvm.heads.head import softmax
 from head_programs import margins
 from head_study import LEAST, surest
 from language import EARLIEST
@@ -97,7 +97,9 @@ def _head(arrays: dict[str, Any], layer: int, head: int) -> Kept:
     added = W - product(".start") if f"{layer}.{head}.key.start" in arrays else np.zeros(1)
     natural = [arrays[name].astype(int) for name in ("held_out", f"{layer}.{head}.where")]
     mass = arrays[f"{layer}.{head}.mass"].astype(float)
-    return Kept(layer, head, W, added if added.any() else None, states, softmax(logits), (*natural, mass))
+    return Kept(
+        layer, head, W, added if added.any() else None, states, softmax(logits, axis=-1), (*natural, mass)
+    )
 
 
 def wanted(T: int) -> tuple[Any, Any]:

@@ -109,6 +109,15 @@ def test_a_query_that_sees_tokens_with_gaps_is_refused():
         measured(even, even, visible, np.eye(3)[:1] > 0)
 
 
+def test_the_entropy_of_a_saturated_query_keeps_its_digits():
+    logits, visible, gap = np.zeros((1, 1, 1, 3)), np.ones((1, 1, 3), bool), 60.0
+    logits[..., 1] = gap
+    attention = np.exp(logits - gap) / np.exp(logits - gap).sum()
+    assert attention[..., 1] == 1  # its own logarithm would be 0
+    entropy = measured(attention, logits, visible, np.eye(3)[:1] > 0).entropy[0, 0, 0]
+    assert entropy == pytest.approx(2 * (gap + 1) * np.exp(-gap), rel=1e-12)
+
+
 def test_the_spectrum_of_a_head_is_that_of_the_whole_matrix_without_its_bias():
     rng = np.random.default_rng(0)
     projections = Projections(

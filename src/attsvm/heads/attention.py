@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from attsvm._support.architectures import LayerSlice, query_key_layers
-from attsvm.heads.head import softmax
 from attsvm.heads.model import UnsupportedModel
 from attsvm.numbers import Bool, Float
 
@@ -151,24 +151,27 @@ def visible(mask: Bool, queries: slice, block_mask: Any) -> Bool:
 
 
 def measured(attention: Float, logits: Float, visible: Bool, sinks: Bool) -> Selections:
-    """The selections of a block.
+    """The selections of a block, from logits: attention in float32 loses the losing tokens' digits.
 
     attention, logits (n, heads, queries, T): the model's, and products of queries and keys;
     visible (n, queries, T); sinks (n, T): the first token and special tokens.
     """
+    import torch
+
+    from attsvm.torch.statistics import block_statistics
+
+    seen_logits, sees = np.where(visible[:, None], logits, -np.inf), np.asarray(visible.any(-1))
     with np.errstate(invalid="ignore"):  # padding sees nothing
-        recomputed = softmax(np.where(visible[:, None], logits, -np.inf))
-    sees = np.asarray(visible.any(-1))
+        recomputed = softmax(seen_logits, axis=-1)
     error = np.where(sees[:, None], np.abs(recomputed - attention).max(-1), 0.0)
-    s = attention.astype(float)
-    s /= s.sum(-1, keepdims=True)  # float32 rows sum to one up to 1e-7
-    entropy = -(s * np.log(np.where(s > 0, s, 1.0))).sum(-1)
+    found = block_statistics(torch.as_tensor(seen_logits), torch.as_tensor(sinks)[:, None, None])
+    mass = torch.exp(found.largest - found.logsumexp).nan_to_num(0)
+    numbers = (found.where.clamp_min(0), mass, found.entropy, found.soft_sparsity, found.selected)
     low = visible.argmax(-1)
     high = np.where(sees, visible.shape[-1] - visible[..., ::-1].argmax(-1), low)
     if not np.array_equal(high - low, visible.sum(-1)):
         raise UnsupportedModel(f"a query sees tokens with gaps between them. {SUPPORTED}")
-    sink = np.matmul(s, sinks[:, None, :, None].astype(float))[..., 0]
-    return Selections(s.argmax(-1), s.max(-1), entropy, 1 / (s * s).sum(-1), sink, error, low, high)
+    return Selections(*(x.numpy() for x in numbers), error, low, high)
 
 
 # ---------------------------------------------------------------------- hidden states, queries and keys

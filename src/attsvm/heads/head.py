@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from attsvm.data.tokens import Tokens
 from attsvm.numbers import Bool, Float
@@ -52,7 +53,7 @@ class Head:
     @property
     def recomputed(self) -> Float:
         """Attention from tokens and W alone (n, T)."""
-        return softmax(self.logits)
+        return np.asarray(softmax(self.logits, axis=-1))
 
     @property
     def error(self) -> float:
@@ -72,9 +73,3 @@ class Head:
     def __repr__(self) -> str:
         size = f"{self.tokens.n} queries over {self.tokens.T} tokens, {self.tokens.d} wide"
         return f"Head({self.layer}·{self.head}: {size}, {self.space} space)"
-
-
-def softmax(logits: Float) -> Float:
-    """Softmax over the last axis; −∞ gives weight zero."""
-    weight = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(weight / weight.sum(-1, keepdims=True))

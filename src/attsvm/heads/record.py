@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from attsvm.data.tokens import Tokens
 from attsvm.heads.attention import (
@@ -28,7 +29,7 @@ from attsvm.heads.attention import (
     projections,
     visible,
 )
-from attsvm.heads.head import Head, Space, softmax
+from attsvm.heads.head import Head, Space
 from attsvm.heads.model import Reader, UnsupportedModel, depends_on_padding, load
 from attsvm.heads.texts import LENGTH, Texts
 from attsvm.numbers import Bool, Float
@@ -98,7 +99,7 @@ class LayerRecord:
             in_text = text == i
             queries = self.queries[i, head, position[in_text]].astype(float)
             logits[in_text] = self.scaling * queries @ self.keys[i, self._group(head)].T.astype(float)
-        return softmax(np.where(self.visible(at), logits, -np.inf))
+        return np.asarray(softmax(np.where(self.visible(at), logits, -np.inf), axis=-1))
 
     def head(self, head: int, at: NDArray[np.intp] | None = None) -> Head:
         """One head with a row per query position; `at` (2, k) as returned by the method of that name."""

@@ -9,9 +9,10 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from attsvm.heads.attention import attention_replaced, eager_attention, hidden_states, mask_rows
-from attsvm.heads.head import Head, Place, Space, softmax
+from attsvm.heads.head import Head, Place, Space
 from attsvm.heads.model import Reader, load
 from attsvm.heads.record import LayerRecord, record, sample
 from attsvm.heads.texts import LENGTH, Texts
@@ -137,7 +138,7 @@ def fitted(head: Head, W: Float) -> Float:
     size = np.abs(logits[head.tokens.mask]).max()
 
     def mean_divergence(log_scale: float) -> float:
-        return float(divergence(head.attention, softmax(np.exp(log_scale) * logits / size)).mean())
+        return float(divergence(head.attention, softmax(np.exp(log_scale) * logits / size, axis=-1)).mean())
 
     log_scale = minimize_scalar(mean_divergence, bounds=(-5.0, 12.0), method="bounded").x
     return np.asarray(np.exp(log_scale) / size * W)
@@ -256,7 +257,7 @@ def change(reader: Reader, texts: Texts, layer: LayerRecord, head: int, W: Float
         logits = replace(problem, W=W).logits
         retained.append(logits.argmax(-1) == problem.attention.argmax(-1))
         confident.append(problem.attention.max(-1) > 0.5)
-        divergences.append(divergence(problem.attention, softmax(logits)))
+        divergences.append(divergence(problem.attention, softmax(logits, axis=-1)))
     is_retained, is_confident = np.concatenate(retained), np.concatenate(confident)
     with operated(reader, {(layer.layer, head): W}, hidden):
         output_change = difference(reader, reference, output(reader, texts))

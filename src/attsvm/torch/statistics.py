@@ -30,6 +30,7 @@ class AttentionStatistics(NamedTuple):
     margin: its lead over the next one, ∞ where there is no other key.
     logsumexp, entropy (nats), soft_sparsity 1/Σs²: of the softmax weights s over the keys that count.
     first: the share on key 0, which attention sinks take.
+    selected: the share on the keys of a selection, where one was given.
     """
 
     largest: Tensor
@@ -39,31 +40,13 @@ class AttentionStatistics(NamedTuple):
     entropy: Tensor
     soft_sparsity: Tensor
     first: Tensor
+    selected: Tensor | None = None
 
     def __repr__(self) -> str:
-        return _short_repr(self)
-
-
-class SelectionStatistics(NamedTuple):
-    """`AttentionStatistics` and, last, `selected`: the share on the keys of a selection."""
-
-    largest: Tensor
-    where: Tensor
-    margin: Tensor
-    logsumexp: Tensor
-    entropy: Tensor
-    soft_sparsity: Tensor
-    first: Tensor
-    selected: Tensor
-
-    def __repr__(self) -> str:
-        return _short_repr(self)
-
-
-def _short_repr(statistics: AttentionStatistics | SelectionStatistics) -> str:
-    batch, heads, queries = statistics.largest.shape
-    size = f"{heads} heads and {queries} queries of each of {batch} sequences"
-    return f"{type(statistics).__name__}({', '.join(statistics._fields)} of {size})"
+        batch, heads, queries = self.largest.shape
+        names = [name for name, value in zip(self._fields, self, strict=True) if value is not None]
+        size = f"{heads} heads and {queries} queries of each of {batch} sequences"
+        return f"AttentionStatistics({', '.join(names)} of {size})"
 
 
 def attention_statistics(
@@ -76,7 +59,7 @@ def attention_statistics(
     window: int | None = None,
     soft_cap: float | None = None,
     selected: Tensor | None = None,
-) -> AttentionStatistics | SelectionStatistics:
+) -> AttentionStatistics:
     """Largest logit, margin, log-sum-exp, entropy and sparsity of attention, in memory linear in the keys.
 
         logit = scale · query · key, soft-capped to c · tanh(logit/c) where soft_cap is c
@@ -87,7 +70,7 @@ def attention_statistics(
         decoding with a cache.
     mask: True counts, or numbers that are added to the logits; broadcasts to (batch, heads, t, s) and is not
         expanded. window: a query at position i sees the keys j with |i − j| < window.
-    selected: booleans that broadcast like a mask; their share comes last, as `selected`.
+    selected: booleans that broadcast like a mask, for the share on them.
 
     Computed by a Triton kernel on a GPU, elsewhere in blocks by plain torch; to torch.compile it is one
     operator. The results have no gradient.
@@ -97,9 +80,7 @@ def attention_statistics(
     return statistics_of(Logits(query, key, mask, scale, causal, window, soft_cap), selected)
 
 
-def statistics_of(
-    logits: Logits, selected: Tensor | None = None
-) -> AttentionStatistics | SelectionStatistics:
+def statistics_of(logits: Logits, selected: Tensor | None = None) -> AttentionStatistics:
     """`attention_statistics` of a `Logits`."""
     logits.broadcasts(selected, "selected")
     if selected is not None and selected.dtype != torch.bool:
@@ -109,7 +90,13 @@ def statistics_of(
         values = torch.ops.attsvm.attention_statistics(
             logits.query, logits.key, logits.mask, selected, *options
         )
-    return AttentionStatistics(*values[:-1]) if selected is None else SelectionStatistics(*values)
+    return AttentionStatistics(*(values[:-1] if selected is None else values))
+
+
+def block_statistics(logits: Tensor, selected: Tensor) -> AttentionStatistics:
+    """The same of a block of logits with all of its keys (batch, heads, queries, s), −∞ where none counts."""
+    first = logits[..., 0].clone()
+    return AttentionStatistics(*_statistics(_block_sums(logits.clone(), selected, 0), first))
 
 
 class WinnerSums(NamedTuple):
@@ -136,11 +123,15 @@ def _operator(
     causal: bool,
     window: int | None,
     soft_cap: float | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     logits = Logits(query, key, mask, scale, causal, window, soft_cap)
     kernel = _kernel(query)
     sums = WinnerSums(*kernel.winner_sums(logits, selected)) if kernel else _winner_sums(logits, selected)
-    first = _first_key_logits(logits)
+    return _statistics(sums, _first_key_logits(logits))
+
+
+def _statistics(sums: WinnerSums, first: Tensor) -> tuple[Tensor, ...]:
+    """The fields of `AttentionStatistics` from sums and the logits of key 0."""
     total, log_total = 1 + sums.E, torch.log1p(sums.E)
     any_key = sums.largest > -torch.inf
     return (
