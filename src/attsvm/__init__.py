@@ -111,16 +111,6 @@ if TYPE_CHECKING:
         NotSeparable as NotSeparable,
         Solution as Solution,
     )
-    from attsvm.training.attention_kinds import (
-        Entmax as Entmax,
-        Gated as Gated,
-        LearntSink as LearntSink,
-        QueryKeyNorm as QueryKeyNorm,
-        Sigmoid as Sigmoid,
-        Softmax as Softmax,
-        open_and_closed as open_and_closed,
-        with_sink as with_sink,
-    )
     from attsvm.training.batches import Batches as Batches
     from attsvm.training.init import (
         gaussian as gaussian,

@@ -185,7 +185,6 @@ def compare(
         given={
             "the selection leaves tokens to win over": bool(solution.constraints.separating.any()),
             "the solution requires a margin": bool((solution.required > 0).any(-1).all()),
-            "the path is one of softmax attention": path.function == "softmax",
             "the solution has a hard margin": solution.slack is None,
             "the solution is certified": bool(np.all(solution.certified)),
             "the run moved": bool(np.all(_moved(path))),

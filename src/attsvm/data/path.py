@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm._support.validation import describe, is_integer
-from attsvm.data.attention_functions import check_function, log_weights
 from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.norms import Norm, frobenius
 from attsvm.norms.names import as_norm
@@ -30,7 +29,6 @@ _AXES = {
     "Q": "ker",
     "v": "kc",
     "agreed": "k",
-    "gain": "k",
 }
 """The arrays with a runs axis in front, and their other axes."""
 
@@ -59,8 +57,7 @@ class Path:
         "converged": within the tolerance; "diverged": W is the last finite weight; "interrupted": by Ctrl-C.
     agreed (k,): of a regularisation path, the number of starts that reached the smallest loss of the radius.
     state: arrays from which train(…, resume=path) continues, those of the optimizer included.
-    function: from logits to weights: "softmax", "entmax 1.5", "sigmoid OFFSET"; "normalised" is softmax of
-        gain · cos(Kᵀx, Qᵀz), with the gain (k,).
+    function: from logits to weights; for another than "softmax" its mechanism computes the attention.
     trained: the weight, optimizer and batch of `train`, which limit_norm reads; None for other paths.
         Files and pickles do not hold them: it is empty there.
     heads: the number of heads where weight=MultiHead(count) was trained. Then W (k, heads, d, e), K, Q, v and
@@ -83,7 +80,6 @@ class Path:
     state: Mapping[str, NDArray[Any]] | None = None
     heads: int | None = None
     function: str = "softmax"
-    gain: Float | None = None
     trained: tuple[Any, ...] | None = None
 
     @classmethod
@@ -126,14 +122,10 @@ class Path:
 
     @property
     def log_attention(self) -> Float:
-        """log softmax of x_tᵀ W z at every record (k, n, T), accurate past saturation; −∞ where masked.
-
-        Of another kind of attention, the logarithms of its weights.
-        """
+        """log softmax of x_tᵀ W z at every record (k, n, T), accurate past saturation; −∞ where masked."""
         if self.heads is not None:
             return self._stack_heads(lambda head: head.log_attention)
-        if self.function != "softmax":
-            return log_weights(self.function, _logits_of(self), self.tokens.mask[..., None, :, :])
+        self._check_softmax()
         log_attention = np.empty((*self.W.shape[:-2], *self.tokens.mask.shape[-2:]))
         for examples, block in _log_attention(self.tokens, self.W):
             log_attention[..., examples, :] = block
@@ -146,12 +138,10 @@ class Path:
 
     @property
     def selected(self) -> Bool:
-        """The tokens to which the last weight attends most, bool (n, T), with runs (runs, n, T)."""
+        """The tokens of the last weight's largest logits, bool (n, T), with runs (runs, n, T)."""
         if self.heads is not None:
             return self._stack_heads(lambda head: head.selected)
-        if self.function == "normalised":
-            logits = np.where(self.tokens.mask, _logits_of(self)[..., -1, :, :], -np.inf)
-            return np.asarray(logits == logits.max(-1, keepdims=True))
+        self._check_softmax()
         # Compare logits, not attention: the softmax ties where it underflows, and where W is tiny.
         blocks = _relative_logits(self.tokens, self.W[..., -1:, :, :], equal_keys=True)
         return np.concatenate([relative[..., 0, :, :] == 0 for _, relative, _ in blocks], axis=-2)
@@ -165,8 +155,7 @@ class Path:
         if self.heads is not None:
             raise ValueError(f"the path has {self.heads} heads. Ask one: path.head(h).least_attention().")
         selected = self._as_selected(selected)
-        if self.function != "softmax":
-            return np.asarray((self.attention * selected[..., None, :, :]).sum(-1).min(-1))
+        self._check_softmax()
         least = np.full(self.W.shape[:-2], np.inf)
         for examples, block in _log_attention(self.tokens, self.W):
             mass = np.where(selected[..., None, examples, :], np.exp(block), 0.0).sum(-1)
@@ -236,6 +225,11 @@ class Path:
         of_head = {name: None if array is None else array[..., index, :, :] for name, array in arrays.items()}
         of_head["v"] = None if self.v is None else self.v[..., index, :]
         return self.changed(heads=None, state=None, **of_head)
+
+    def _check_softmax(self) -> None:
+        if self.function != "softmax":
+            name = self.function
+            raise ValueError(f"the path's attention is {name}, not softmax: its mechanism has the weights.")
 
     def _stack_heads(self, function: Callable[[Path], Any]) -> Any:
         """The results (…, n, T) of a function of each head's path, stacked to (…, heads, n, T)."""
@@ -369,7 +363,6 @@ def _saved_fields(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[st
         raise ValueError(f"path_kind is {saved['kind'].tolist()!r}. Known: {', '.join(_UNITS)}.")
     stopped = saved["stopped"] if runs else str(saved["stopped"])
     function = str(saved.get("function", "softmax"))
-    check_function(function)
     return saved | {"kind": str(saved["kind"]), "stopped": stopped, "function": function}
 
 
@@ -496,22 +489,6 @@ def _address(array: Any) -> int | None:
 
 BLOCK = 1 << 18
 """Number of logits that are computed at once: 2 MB, which fit the cache of a core."""
-
-
-def _logits_of(path: Path) -> Float:
-    """The logits (…, k, n, T) of a path, of normalised queries and keys where it has them."""
-    tokens, keys = path.tokens.in_memory(), path.tokens.in_memory().keys[..., None, :, :, :]
-    queries = tokens.queries[..., None, :, :]
-    if path.function != "normalised":
-        directions = np.matmul(queries, np.swapaxes(path.W, -1, -2))
-        return np.asarray(np.matmul(keys, directions[..., None])[..., 0])
-    if path.K is None or path.Q is None or path.gain is None:
-        raise ValueError("a path of normalised queries and keys needs K, Q and gain.")
-    of_keys, of_queries = np.matmul(keys, path.K[..., None, :, :]), np.matmul(queries, path.Q)
-    lengths = np.linalg.norm(of_keys, axis=-1) * np.linalg.norm(of_queries, axis=-1)[..., None]
-    products = np.matmul(of_keys, of_queries[..., None])[..., 0]
-    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    return np.asarray(path.gain[..., None, None] * cosines)
 
 
 def _log_attention(tokens: Tokens, W: Float) -> Iterator[tuple[slice, Float]]:

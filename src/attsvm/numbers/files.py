@@ -36,7 +36,7 @@ NUMBERS, TEXT = "biuf", "U"
 PROBLEM = ("keys", "queries", "labels", "mask", "values", "selected", "v")
 """The arrays of tokens, a selection, and a head."""
 
-_PATH = ("index", "W", "loss", "log_excess", "K", "Q", "v", "agreed", "heads", "gain")
+_PATH = ("index", "W", "loss", "log_excess", "K", "Q", "v", "agreed", "heads")
 KNOWN: Mapping[str, str] = (
     dict.fromkeys(PROBLEM, NUMBERS)
     | dict.fromkeys(("W", "multipliers", "required", "separable", "slack"), NUMBERS)  # Solution

@@ -11,7 +11,8 @@ Axes are counted from the front: every array may carry the runs behind its own a
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -309,6 +310,65 @@ def added(a: Scaled, b: Scaled) -> Scaled:
     top = where(top > -jnp.inf, top, 0)
     terms = (jnp.exp(scale - top) * x.mantissa for scale, x in zip(scales, (a, b), strict=True))
     return Scaled(sum(terms), top)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- for the compiled loop
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """From logits to weights of tokens, for `train(attention=)`: a frozen record.
+
+    name: of the function from logits to weights, as a Path holds it.
+    attend(data, W, scores): the weights of the tokens; scores (n, T), where they are known.
+    read, gradient, pooled, drops: as the functions of attention.py for softmax. A gradient (mantissa, log
+        scale) survives saturation.
+
+    One run at a time, on all examples at once: `train` maps a mechanism over the runs.
+    """
+
+    @property
+    def name(self) -> str: ...
+    def attend(self, data: Data, W: Array, scores: Array | None) -> Any: ...
+    def read(self, data: Data, weights: Any, head: Head, scores: Array | None) -> Reading: ...
+    def gradient(self, data: Data, W: Array, weights: Any, reading: Reading, loss: Loss) -> Scaled: ...
+    def pooled(self, data: Data, weights: Any) -> Array: ...
+    def drops(self, data: Data, weights: Any, reading: Reading) -> tuple[Array, Array]: ...
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """s_t = e^(a_t) / Σ_u e^(a_u), the attention of the papers."""
+
+    @property
+    def name(self) -> str:
+        return "softmax"
+
+    def attend(self, data: Data, W: Array, scores: Array | None) -> Any:
+        return attend(data, W, scores=scores)
+
+    def read(self, data: Data, weights: Any, head: Head, scores: Array | None) -> Reading:
+        return read(data, weights, head, scores)
+
+    def gradient(self, data: Data, W: Array, weights: Any, reading: Reading, loss: Loss) -> Scaled:
+        return gradient(data, weights, reading, loss)
+
+    def pooled(self, data: Data, weights: Any) -> Array:
+        return pooled(data, weights)
+
+    def drops(self, data: Data, weights: Any, reading: Reading) -> tuple[Array, Array]:
+        return drops(data, weights, reading)
+
+
+SOFTMAX = Softmax()
+
+
+def check(mechanism: object) -> None:
+    """Refuse what is not a mechanism."""
+    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            f"attention is {mechanism!r}. Pass a Mechanism of attsvm.training.attention, or nothing: softmax."
+        )
 
 
 # ---------------------------------------------------------------------- details

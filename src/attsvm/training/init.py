@@ -60,22 +60,17 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     init: None (zeros, or uniform(0) for a product of factors, whose zero is a saddle), a draw
     such as gaussian(seed), one array, or one array per parameter as a tuple or mapping.
     """
-    all_shapes = weight.shapes(*size)
-    starts = _starts(weight)  # of the parameters that an init need not name
-    shapes = {name: shape for name, shape in all_shapes.items() if name not in starts}
+    shapes = weight.shapes(*size)
     factors = len(shapes) > 1
     if init is None:
         init = uniform(0) if factors else {name: np.zeros(shape) for name, shape in shapes.items()}
-    values: AnyArray = (
-        _by_name(init, shapes, all_shapes) if not isinstance(init, Draw) else _drawn(init, weight, shapes)
-    )
-    values = {name: np.full(all_shapes[name], start) for name, start in starts.items()} | dict(values)
-    arrays = {name: _checked(name, values[name], shape, dtype) for name, shape in all_shapes.items()}
+    values: AnyArray = _by_name(init, shapes) if not isinstance(init, Draw) else _drawn(init, weight, shapes)
+    arrays = {name: _checked(name, values[name], shape, dtype) for name, shape in shapes.items()}
     if isinstance(weight, MultiHead) and any(
         (weight.tied(name, array) != array).any() for name, array in arrays.items()
     ):
         raise ValueError("heads that share keys start from different K. Pass equal copies, or a draw.")
-    if factors and not any(arrays[name].any() for name in shapes):
+    if factors and not any(array.any() for array in arrays.values()) and _is_saddle(weight, shapes, size):
         raise ValueError(
             f"init is zero in {' and '.join(shapes)}, a saddle that training never leaves. "
             "Pass init=uniform(seed) or a nonzero array."
@@ -83,8 +78,12 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     return arrays
 
 
-def _starts(weight: Weight) -> Mapping[str, float]:
-    return getattr(weight.weight if isinstance(weight, MultiHead) else weight, "starts", {})
+def _is_saddle(weight: Weight, shapes: Mapping[str, Shape], size: tuple[int, int]) -> bool:
+    """Whether parameters that are zero have a gradient of zero, as a product of factors has."""
+    heads = (weight.count,) if isinstance(weight, MultiHead) else ()
+    zeros: Any = {name: np.zeros(shape) for name, shape in shapes.items()}
+    gradients = weight.pullback(zeros, np.ones((*heads, *size)))  # type: ignore[arg-type]
+    return not any(np.asarray(gradient).any() for gradient in gradients.values())
 
 
 def _drawn(init: Draw, weight: Weight, shapes: Mapping[str, Shape]) -> Arrays:
@@ -100,11 +99,9 @@ def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
     return ((seeds,), False) if isinstance(seeds, int) else (tuple(seeds), True)
 
 
-def _by_name(
-    init: Any, shapes: Mapping[str, Shape], all_shapes: Mapping[str, Shape]
-) -> Mapping[str, ArrayLike]:
+def _by_name(init: Any, shapes: Mapping[str, Shape]) -> Mapping[str, ArrayLike]:
     if isinstance(init, Mapping):
-        if not set(shapes) <= set(init) <= set(all_shapes):
+        if set(init) != set(shapes):
             raise ValueError(f"init has {sorted(init)}. Pass {', '.join(shapes)}.")
         return init
     if len(shapes) == 1:

@@ -16,7 +16,7 @@ from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.norms.layouts import HeadLayout
 from attsvm.numbers.stored import COPY_LIMIT, Stored
 from attsvm.training import (
-    attention_kinds,
+    attention as mechanisms,
     batches,
     losses,
     prediction_heads as heads,
@@ -24,7 +24,7 @@ from attsvm.training import (
     runs,
     weights,
 )
-from attsvm.training.attention_kinds import Kind, Mechanism
+from attsvm.training.attention import Mechanism, Softmax
 from attsvm.training.batches import Batches
 from attsvm.training.init import starting_point
 from attsvm.training.losses import Loss
@@ -47,14 +47,12 @@ class Inputs:
     start: parameters, head and seed of mini-batches, all with the runs axis; runs: its length, or None.
     recorded: steps (k,), among them 0 and the last; taken: steps of the path to resume, −1 without one.
     batch: None where every step takes all examples. description: see resume.described.
-    attention: the kind; tokens and weight are those that it trains, by the mechanism `kind`.
     """
 
     original: Tokens
     tokens: Tokens
     weight: Weight
-    attention: Kind
-    kind: Mechanism
+    attention: Mechanism
     loss: Loss
     rules: tuple[Rule, Rule | None]
     start: tuple[Tree, Head, AnyArray]
@@ -76,7 +74,7 @@ def checked_inputs(
     head: Head,
     *,
     weight: Weight,
-    attention: Kind,
+    attention: Mechanism,
     loss: Loss,
     optimizer: OptimizerLike,
     steps: int,
@@ -91,10 +89,10 @@ def checked_inputs(
     original = in_place(as_tokens(tokens))
     steps, record = as_integer(steps), as_integer(record)
     weights.check(weight)
-    attention_kinds.check(attention, head, resume is not None)
-    original, weight, kind = attention.prepared(original, weight)
+    mechanisms.check(attention)
     tokens = merged(original, weights.reached(weight, original.queries))
-    tokens = without_shared_entries(tokens) if attention_kinds.shift_invariant(kind) else tokens
+    if isinstance(attention, Softmax):  # whose weights stay where all logits of an example move alike
+        tokens = without_shared_entries(tokens)
     head = heads.checked(head, tokens, weight.count if isinstance(weight, MultiHead) else None)
     losses.check(loss)
     rules = _rules(optimizer, train_head, weight)
@@ -130,7 +128,6 @@ def checked_inputs(
         tokens,
         weight,
         attention,
-        kind,
         loss,
         rules,
         start,

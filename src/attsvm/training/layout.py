@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from attsvm.data.tokens import Tokens
 from attsvm.training import fused
-from attsvm.training.attention_kinds import QueryKeyNorm, Sigmoid, Softmax
+from attsvm.training.attention import Softmax
 from attsvm.training.compilation import backend
 from attsvm.training.inputs import Inputs
 from attsvm.training.plan import Model
@@ -33,15 +33,13 @@ def model_of(inputs: Inputs) -> Model:
         runs_last,
         cpu,
         block(tokens, cpu),
-        kind=inputs.kind,
+        kind=inputs.attention,
     )
-    if isinstance(inputs.kind, QueryKeyNorm):
-        model = replace(model, runs_last=False, block=None)
     if inputs.batch is not None:
-        return replace(model, runs_last=False, batch=inputs.batch.form)
-    if isinstance(inputs.kind, (Softmax, Sigmoid)) and fused.serves(
-        tokens, weight, inputs.start[1], inputs.loss, inputs.rules
-    ):
+        model = replace(model, runs_last=False, batch=inputs.batch.form)
+    if not isinstance(inputs.attention, Softmax):
+        return replace(model, runs_last=False, block=None)
+    if inputs.batch is None and fused.serves(tokens, weight, inputs.start[1], inputs.loss, inputs.rules):
         return replace(model, runs_last=False, fused=True)
     return model
 

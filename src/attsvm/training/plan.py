@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attsvm.training import runs as runs_axis, schedules
-from attsvm.training.attention_kinds import SOFTMAX, Mechanism
+from attsvm.training.attention import SOFTMAX, Mechanism
 from attsvm.training.batches import BatchForm, Place
 from attsvm.training.data import Data
 from attsvm.training.losses import Loss
@@ -33,7 +33,7 @@ class Model:
     block: the number of examples that are computed at a time, None for all of them.
     fused: pieces of steps are one kernel each (fused.py), on a CPU one that JAX interprets.
     batch: the form of a mini-batch (batches.py), None where every step takes all examples.
-    kind: of attention.
+    kind: the mechanism of attention.
     """
 
     weight: Weight

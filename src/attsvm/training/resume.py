@@ -14,7 +14,7 @@ import numpy as np
 
 from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens
-from attsvm.training.attention_kinds import SOFTMAX
+from attsvm.training.attention import SOFTMAX
 from attsvm.training.losses import Loss
 from attsvm.training.plan import State
 from attsvm.training.prediction_heads import Head
@@ -140,9 +140,9 @@ def joined(path: Path, index: Floats, arrays: Arrays, recorded: Floats) -> tuple
     """The records of a path that stay, and those after it."""
     keep = records(path, recorded)
     axis = 0 if path.runs is None else 1
-    old_arrays = {name: np.asarray(getattr(path, name)) for name in arrays}
+    old_arrays = {name: np.asarray(getattr(path, name)) for name in arrays if getattr(path, name) is not None}
     cut = {name: array[:keep] if axis == 0 else array[:, :keep] for name, array in old_arrays.items()}
-    all_arrays = {name: np.concatenate([cut[name], arrays[name]], axis) for name in arrays}
+    all_arrays = {name: np.concatenate([cut[name], arrays[name]], axis) for name in cut}
     return np.concatenate([path.index[:keep], index]), all_arrays
 
 

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attsvm.training import attention
-from attsvm.training.attention import Reading, Scaled
-from attsvm.training.attention_kinds import SOFTMAX, Mechanism
+from attsvm.training.attention import SOFTMAX, Mechanism, Reading, Scaled
 from attsvm.training.data import Data, widened
 from attsvm.training.losses import Loss
 from attsvm.training.prediction_heads import Head, Linear, LinearHeads, SquaredError, over_heads
@@ -44,7 +43,7 @@ class Sums(NamedTuple):
 class Readout(NamedTuple):
     """Attention and what the head reads, of each example; in blocks, also pull and attended value."""
 
-    weights: Tree  # of the kind of attention
+    weights: Tree  # of the mechanism
     reading: Reading
     pulled: Scaled | None
     attended: Array | None
@@ -60,7 +59,8 @@ def over_examples(
     block: int | None,
     kind: Mechanism = SOFTMAX,
 ) -> Sums:
-    """The sums over all examples; block: how many are computed in turn, None for all at once.
+    """The sums over all examples; block: how many are computed in turn, of softmax
+    attention alone; None for all at once.
 
     Each of several heads (W, values and scores with the heads first) attends separately; the margin is the
     sum over heads. Each head has a slope in its own log scale.
@@ -69,12 +69,14 @@ def over_examples(
         data = widened(data, W.dtype)
         readout = over_heads(partial(_readout, kind, data), head)(W, head, scores)
     else:
-        readout = _readout_in_blocks(needed, kind, data, W, head, scores, block)
+        readout = _readout_in_blocks(needed, data, W, head, scores, block)
     margin = _of_all_heads(readout.reading.margin, head)
 
     def slope(readout: Readout, W: Array) -> Scaled:
         reading = readout.reading._replace(margin=margin)
-        return kind.gradient(data, W, readout.weights, reading, loss, readout.pulled)
+        if readout.pulled is None:
+            return kind.gradient(data, W, readout.weights, reading, loss)
+        return attention.gradient(data, readout.weights, reading, loss, readout.pulled)
 
     def pull(readout: Readout) -> Scaled:
         reading = readout.reading._replace(margin=margin)
@@ -109,14 +111,14 @@ def _readout(kind: Mechanism, data: Data, W: Array, head: Head, scores: Array | 
 
 
 def _readout_in_blocks(
-    needed: Needed, kind: Mechanism, data: Data, W: Array, head: Head, scores: Array | None, block: int
+    needed: Needed, data: Data, W: Array, head: Head, scores: Array | None, block: int
 ) -> Readout:
     several = isinstance(head, LinearHeads)
 
     def looked(data: Data, directions: Array, scores: Array | None) -> Readout:
         if not several:
-            return _looked(needed, kind, data, directions, head, scores)
-        of_heads = jax.vmap(partial(_looked, needed, kind, data), in_axes=(1, 0, 1), out_axes=1)
+            return _looked(needed, data, directions, head, scores)
+        of_heads = jax.vmap(partial(_looked, needed, data), in_axes=(1, 0, 1), out_axes=1)
         return of_heads(directions, head, scores)
 
     arrays = over_heads(partial(attention.directions, data), head)(W), scores
@@ -143,18 +145,16 @@ def in_blocks(function: Function, n: int, block: int, *arrays: Tree) -> Tree:
     return lax.fori_loop(0, -(-n // block), filled, room)
 
 
-def _looked(
-    needed: Needed, kind: Mechanism, data: Data, directions: Array, head: Head, scores: Array | None
-) -> Readout:
+def _looked(needed: Needed, data: Data, directions: Array, head: Head, scores: Array | None) -> Readout:
     data = widened(data, directions.dtype)
     scores = attention.known_scores(data, head, scores)
-    weights = kind.attend_along(data, directions, scores)
-    reading = kind.read(data, weights, head, scores)
+    softmax = attention.attend_along(data, directions, scores=scores)
+    reading = attention.read(data, softmax, head, scores)
     return Readout(
-        kind.stored(weights),
+        softmax._replace(pulling=None),
         reading,
-        kind.pulls(data, weights, reading) if needed.slope else None,
-        kind.pooled(data, weights) if needed.pull else None,
+        attention.pulls(data, softmax, reading) if needed.slope else None,
+        attention.pooled(data, softmax) if needed.pull else None,
     )
 
 

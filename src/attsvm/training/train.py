@@ -11,7 +11,7 @@ import numpy as np
 from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens
 from attsvm.training import resume as resuming
-from attsvm.training.attention_kinds import SOFTMAX, Gated, Kind, LearntSink, Normalised
+from attsvm.training.attention import SOFTMAX, Mechanism
 from attsvm.training.batches import Batches
 from attsvm.training.compilation import kept_programs
 from attsvm.training.driver import run
@@ -30,7 +30,7 @@ def train(
     head: Head,
     *,
     weight: Weight = FULL,
-    attention: Kind = SOFTMAX,
+    attention: Mechanism = SOFTMAX,
     loss: Loss = logistic,
     optimizer: OptimizerLike,
     steps: int,
@@ -46,8 +46,7 @@ def train(
         L(W) = 1/n Σ_i ℓ(Y_i h(Σ_t s_it value_it)),     s_i = softmax(X_i W z_i)
 
     weight: FullWeight(), KeyQuery(rank), Diagonal(), or MultiHead(count, weight): several of one kind.
-    attention: Softmax(), LearntSink(), Gated(), Sigmoid(), Entmax() or QueryKeyNorm(): how logits become
-        weights of tokens. A learnt sink and a gate are softmax on other tokens, which the path then has.
+    attention: how logits become weights of tokens, by default softmax; or a mechanism of your own.
     loss: logistic, exponential, correlation, log_loss. Squared loss: the head SquaredError() and correlation.
     optimizer: steepest(norm, lr), gd(lr), mirror(p, lr), polyak(), adam(lr), or any optax optimizer.
     init: None, an array (d, e), (K, Q), or a draw such as gaussian(seed), uniform(range(30)).
@@ -100,10 +99,6 @@ def train(
 def _path(inputs: Inputs, outcome: Outcome) -> Path:
     """The path of a run, with the records of the one that it resumes; loss and excess are computed later."""
     index, arrays, lazy, state = outcome.index, outcome.arrays, outcome.lazy, outcome.state
-    if isinstance(inputs.weight, Normalised):
-        arrays = inputs.weight.records(arrays)
-    if inputs.attention in (LearntSink(), Gated()):  # W is K Qᵀ and a block more
-        arrays = {name: array for name, array in arrays.items() if name not in ("K", "Q")}
     if inputs.resume is not None:
         arrays, lazy = arrays | {name: compute() for name, compute in lazy.items()}, {}
         index, arrays = resuming.joined(inputs.resume, index, arrays, inputs.recorded)
@@ -123,6 +118,6 @@ def _path(inputs: Inputs, outcome: Outcome) -> Path:
         state=saved,
         stopped=stopped,
         heads=count,
-        function=inputs.kind.name,
+        function=inputs.attention.name,
         **records,
     )

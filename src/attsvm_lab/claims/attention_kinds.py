@@ -14,6 +14,19 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
+from attsvm_lab.attention_kinds import (
+    Entmax,
+    Gated,
+    LearntSink,
+    QueryKeyNorm,
+    Sigmoid,
+    gain,
+    log_weights,
+    open_and_closed,
+    train,
+    weights as weights_of,
+    with_sink,
+)
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import equal_losers, first_tokens, solved
 
@@ -21,13 +34,13 @@ N, T, D = 4, 5, 10
 STEPS = 5_000
 LR, ADAM_LR = 0.1, 0.02
 KINDS: dict[str, Any] = {
-    "softmax": att.Softmax(),
-    "learnt sink": att.LearntSink(),
-    "gated": att.Gated(),
-    "sigmoid": att.Sigmoid(),
-    "entmax 1.5": att.Entmax(),
-    "QK-norm": att.QueryKeyNorm(),
-    "QK-norm, gain 8": att.QueryKeyNorm(8.0),
+    "softmax": None,
+    "learnt sink": LearntSink(),
+    "gated": Gated(),
+    "sigmoid": Sigmoid(),
+    "entmax 1.5": Entmax(),
+    "QK-norm": QueryKeyNorm(),
+    "QK-norm, gain 8": QueryKeyNorm(8.0),
 }
 RULES: dict[str, tuple[Any, Any]] = {
     "GD": (att.steepest(att.frobenius, LR), att.frobenius),
@@ -45,7 +58,7 @@ def trained(kind: str, rule: str, tokens: att.Tokens, v: Float, steps: int = STE
     weight = att.KeyQuery() if kind.startswith("QK") else att.FullWeight()
     optimizer = RULES[rule][0]
     head, record = att.Linear(v), [steps // 2]
-    return att.train(
+    return train(
         tokens, head, attention=KINDS[kind], weight=weight, optimizer=optimizer, steps=steps, record=record
     )
 
@@ -59,7 +72,7 @@ def share(kind: str, tokens: att.Tokens, path: att.Path, norm: att.Norm, program
     if kind in ("softmax", "entmax 1.5"):
         return float(att.margin_ratio(path, solved(tokens, first_tokens(tokens), norm))[-1])
     if kind == "learnt sink":
-        both = att.with_sink(tokens, both_signs=True)
+        both = with_sink(tokens, both_signs=True)
         best_margin = float(solved(both, first_tokens(both), norm).margin)
         return _least(both, first_tokens(both), W) / float(norm.value(W)) / best_margin
     if kind == "gated":
@@ -68,7 +81,7 @@ def share(kind: str, tokens: att.Tokens, path: att.Path, norm: att.Norm, program
         gate = solved(_against_zero(tokens.queries), [0] * tokens.n, norm)
         best = _joined(norm, 1 / float(attention.margin), 1 / float(gate.margin))
         size = _joined(norm, float(norm.value(W[:-1])), float(norm.value(W[-1:].T)))
-        doubled = att.open_and_closed(tokens)
+        doubled = open_and_closed(tokens)
         return _least(doubled, first_tokens(doubled), W) / size * best
     rows = each_token(tokens)
     solution = solved(rows, (rows.values[..., 0] > 0).argmax(1), norm)
@@ -94,9 +107,9 @@ def _joined(norm: att.Norm, *sizes: float) -> float:
 
 def least_gap(path: att.Path, selected: Bool) -> float:
     """The least gap of log-weights of selected tokens to the others at the end; infinite at weight zero."""
-    log_weights = path.log_attention[-1]
-    winner = np.where(selected, log_weights, -np.inf).max(1, keepdims=True)
-    return float((winner - log_weights)[~selected].min())
+    last = log_weights(path)[-1]
+    winner = np.where(selected, last, -np.inf).max(1, keepdims=True)
+    return float((winner - last)[~selected].min())
 
 
 def _least(tokens: att.Tokens, selected: Bool, W: Float) -> float:
@@ -217,10 +230,9 @@ def normalised_queries_and_keys_diverge_by_their_gain(seed: int, kind: str = "QK
     above 30, and log(L − L*) below −30. The twin fixes the gain at 8.
     """
     _, path = _run(kind, "GD", seed)
-    assert path.gain is not None
     return att.judge(
         "the gain diverges",
-        att.at_least("gain", path.gain[-1], 30),
+        att.at_least("gain", gain(path)[-1], 30),
         att.at_most("log(L − L*)", path.log_excess[-1], -30),
     )
 
@@ -246,7 +258,7 @@ def silent_rows(seed: int) -> tuple[att.Tokens, Float]:
 
 def sinks(kind: str, path: att.Path) -> dict[str, float]:
     """Mean weights in silent rows: of BOS, of the tokens that harm, and of what the kind has besides."""
-    weights = path.attention[-1, :SILENT]
+    weights = weights_of(path)[-1, :SILENT]
     if kind == "gated":
         open_, closed = weights[:, :T], weights[:, T:]
         inside = (open_ + closed)[:, 0]  # the softmax before the gate

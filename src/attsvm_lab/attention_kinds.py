@@ -7,8 +7,9 @@ Two kinds are softmax attention on other tokens, so that all that is known of so
 
       σ(g) Σ_t s_t value_t = Σ_t (e^(a_t + g) value_t + e^(a_t) · 0) / Σ_t (e^(a_t + g) + e^(a_t)).
 
-The others have weights of their own. A kind computes its weights, and the gradient of each margin in the
-logits as (mantissa, log scale), which survives saturation where the kind saturates.
+The others are mechanisms of their own (attsvm.training.attention.Mechanism). Each computes its weights, and
+the gradient of each margin in the logits as (mantissa, log scale), which survives saturation where the kind
+saturates. `train` trains all of them, `weights` gives the weights of the tokens at every record of a path.
 """
 
 from __future__ import annotations
@@ -21,91 +22,101 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+import attsvm as att
 from attsvm._support.validation import describe, is_finite
-from attsvm.data.tokens import Tokens
+from attsvm.numbers import Float
 from attsvm.training import attention
-from attsvm.training.attention import Reading, Scaled, unmasked, values_of
+from attsvm.training.attention import SOFTMAX, Mechanism, Reading, Scaled, unmasked, values_of
 from attsvm.training.data import Data
+from attsvm.training.init import starting_point
 from attsvm.training.losses import Loss
-from attsvm.training.prediction_heads import Head, SquaredError
-from attsvm.training.programs import where
-from attsvm.training.runs import contract, each
-from attsvm.training.types import AnyArray, Floats
-from attsvm.training.weights import Diagonal, KeyQuery, MultiHead, Params, Weight
-
-
-class Mechanism(Protocol):
-    """What the compiled loop needs of a kind.
-
-    name: of the function from logits to weights, as a Path holds it.
-    attend(data, W, scores), attend_along(data, W z, scores): the weights of the tokens.
-    stored(weights): what is kept of them for all examples, where they are computed in blocks.
-    read, pulls, gradient, pooled, drops: as the functions of attention.py for softmax.
-    """
-
-    @property
-    def name(self) -> str: ...
-    def attend(self, data: Data, W: Array, scores: Array | None) -> Any: ...
-    def attend_along(self, data: Data, directions: Array, scores: Array | None) -> Any: ...
-    def stored(self, weights: Any) -> Any: ...
-    def read(self, data: Data, weights: Any, head: Head, scores: Array | None) -> Reading: ...
-    def pulls(self, data: Data, weights: Any, reading: Reading) -> Scaled: ...
-    def gradient(
-        self, data: Data, W: Array, weights: Any, reading: Reading, loss: Loss, pulled: Scaled | None
-    ) -> Scaled: ...
-    def pooled(self, data: Data, weights: Any) -> Array: ...
-    def drops(self, data: Data, weights: Any, reading: Reading) -> tuple[Array, Array]: ...
+from attsvm.training.prediction_heads import Head
+from attsvm.training.weights import Params
 
 
 @runtime_checkable
 class Kind(Protocol):
-    """How logits become weights of tokens: Softmax, LearntSink, Gated, Sigmoid, Entmax, QueryKeyNorm.
+    """LearntSink, Gated, Sigmoid, Entmax, QueryKeyNorm.
 
     prepared(tokens, weight): the tokens and the weight that are trained, and by which mechanism.
     """
 
-    def prepared(self, tokens: Tokens, weight: Weight) -> tuple[Tokens, Weight, Mechanism]: ...
+    def prepared(
+        self, tokens: att.Tokens, weight: att.Weight
+    ) -> tuple[att.Tokens, att.Weight, Mechanism]: ...
 
 
-@dataclass(frozen=True)
-class Softmax:
-    """s_t = e^(a_t) / Σ_u e^(a_u), the attention of the papers."""
+def train(
+    tokens: att.Tokens,
+    head: Head,
+    *,
+    attention: Kind | None = None,
+    weight: att.Weight | None = None,
+    init: Any = None,
+    resume: att.Path | None = None,
+    **options: Any,
+) -> att.Path:
+    """att.train with a kind of attention, None for softmax.
 
-    @property
-    def name(self) -> str:
-        return "softmax"
-
-    def prepared(self, tokens: Tokens, weight: Weight) -> tuple[Tokens, Weight, Mechanism]:
-        return tokens, weight, self
-
-    def attend(self, data: Data, W: Array, scores: Array | None) -> Any:
-        return attention.attend(data, W, scores=scores)
-
-    def attend_along(self, data: Data, directions: Array, scores: Array | None) -> Any:
-        return attention.attend_along(data, directions, scores=scores)
-
-    def stored(self, weights: Any) -> Any:
-        return weights._replace(pulling=None)
-
-    def read(self, data: Data, weights: Any, head: Head, scores: Array | None) -> Reading:
-        return attention.read(data, weights, head, scores)
-
-    def pulls(self, data: Data, weights: Any, reading: Reading) -> Scaled:
-        return attention.pulls(data, weights, reading)
-
-    def gradient(
-        self, data: Data, W: Array, weights: Any, reading: Reading, loss: Loss, pulled: Scaled | None
-    ) -> Scaled:
-        return attention.gradient(data, weights, reading, loss, pulled)
-
-    def pooled(self, data: Data, weights: Any) -> Array:
-        return attention.pooled(data, weights)
-
-    def drops(self, data: Data, weights: Any, reading: Reading) -> tuple[Array, Array]:
-        return attention.drops(data, weights, reading)
+    init may leave out what the kind adds, which then starts at 0, a gain at 1.
+    """
+    weight = att.FullWeight() if weight is None else weight
+    if attention is None:
+        return att.train(tokens, head, weight=weight, init=init, resume=resume, **options)
+    if isinstance(attention, type) or not isinstance(attention, Kind):
+        raise TypeError(f"attention is {attention!r}. Pass LearntSink(), Gated(), Sigmoid(), Entmax() or …")
+    _check_fit(attention, head, resume)
+    wide, whole, mechanism = attention.prepared(tokens, weight)
+    start = None if resume is not None else _start(tokens, wide, weight, whole, init)
+    path = att.train(wide, head, weight=whole, attention=mechanism, init=start, resume=resume, **options)
+    if isinstance(attention, QueryKeyNorm):
+        return path.changed(W=_gain(path)[..., None, None] * _products(path))
+    if isinstance(attention, (LearntSink, Gated)):  # W is K Qᵀ and a block more
+        return path.changed(K=None, Q=None)
+    return path
 
 
-SOFTMAX = Softmax()
+def weights(path: att.Path) -> Float:
+    """The weights of the tokens at every record (k, n, T), zero where masked."""
+    return np.asarray(np.exp(log_weights(path)))
+
+
+def log_weights(path: att.Path) -> Float:
+    """Their logarithms, −∞ where masked."""
+    if path.function == "softmax":
+        return path.log_attention
+    tokens, name, mask = path.tokens, path.function, path.tokens.mask[..., None, :, :]
+    keys, queries = tokens.keys[..., None, :, :, :], tokens.queries[..., None, :, :]
+    logits = np.matmul(keys, np.matmul(queries, np.swapaxes(path.W, -1, -2))[..., None])[..., 0]
+    if name.startswith("sigmoid"):
+        offset = float(name.removeprefix("sigmoid"))
+        return np.asarray(np.where(mask, -np.logaddexp(0, -(logits + offset)), -np.inf))
+    if name == "normalised":
+        assert path.K is not None and path.Q is not None
+        of_keys, of_queries = np.matmul(keys, path.K[..., None, :, :]), np.matmul(queries, path.Q)
+        lengths = np.linalg.norm(of_keys, axis=-1) * np.linalg.norm(of_queries, axis=-1)[..., None]
+        logits = np.divide(logits, lengths, out=np.zeros_like(logits), where=lengths > 0)
+    logits = np.where(mask, logits, -np.inf)
+    relative = logits - logits.max(-1, keepdims=True)
+    if name == "entmax 1.5":
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(entmax(np.maximum(relative / 2, -2.0))))
+    return np.asarray(relative - np.log(np.exp(relative).sum(-1, keepdims=True)))
+
+
+def entmax(halves: Float) -> Float:
+    """(h − τ)₊² that add up to one, by bisection: from half logits h (…, T) whose largest is zero."""
+    low, high = np.full(halves.shape[:-1], -1.0), np.zeros(halves.shape[:-1])
+    for _ in range(60):
+        middle = (low + high) / 2
+        over = (np.maximum(halves - middle[..., None], 0) ** 2).sum(-1) > 1
+        low, high = np.where(over, middle, low), np.where(over, high, middle)
+    return np.asarray(np.maximum(halves - high[..., None], 0) ** 2)
+
+
+def gain(path: att.Path) -> Float:
+    """The gain of normalised queries and keys at every record: W = gain · K Qᵀ."""
+    return np.linalg.norm(path.W, axis=(-2, -1)) / np.linalg.norm(_products(path), axis=(-2, -1))
 
 
 # ---------------------------------------------------------------------- softmax on other tokens
@@ -121,7 +132,7 @@ class LearntSink:
     Reference: OpenAI 2025, gpt-oss; Xiao et al. 2023, arXiv 2309.17453.
     """
 
-    def prepared(self, tokens: Tokens, weight: Weight) -> tuple[Tokens, Weight, Mechanism]:
+    def prepared(self, tokens: att.Tokens, weight: att.Weight) -> tuple[att.Tokens, att.Weight, Mechanism]:
         return with_sink(tokens), _inside(weight, "sink", WithSink), SOFTMAX
 
 
@@ -134,11 +145,11 @@ class Gated:
     starts at 0. Reference: Qiu et al. 2025, arXiv 2505.06708, one gate per head.
     """
 
-    def prepared(self, tokens: Tokens, weight: Weight) -> tuple[Tokens, Weight, Mechanism]:
+    def prepared(self, tokens: att.Tokens, weight: att.Weight) -> tuple[att.Tokens, att.Weight, Mechanism]:
         return open_and_closed(tokens), _inside(weight, "gate", WithGate), SOFTMAX
 
 
-def with_sink(tokens: Tokens, both_signs: bool = False) -> Tokens:
+def with_sink(tokens: att.Tokens, both_signs: bool = False) -> att.Tokens:
     """Tokens with a sink of value zero as the last one: keys (x, 0), sink (0, 1), queries (z, 1).
 
     both_signs: every example a second time with the sign of the new entries changed. The program of such
@@ -153,23 +164,23 @@ def with_sink(tokens: Tokens, both_signs: bool = False) -> Tokens:
     mask = np.concatenate([tokens.mask, np.ones_like(tokens.mask[..., :1])], -1)
     labels = tokens.labels
     if both_signs:
-        flip: Floats = np.where(np.arange(keys.shape[-1]) == keys.shape[-1] - 1, -1.0, 1.0)
-        flip_queries: Floats = np.where(np.arange(queries.shape[-1]) == queries.shape[-1] - 1, -1.0, 1.0)
+        flip: Float = np.where(np.arange(keys.shape[-1]) == keys.shape[-1] - 1, -1.0, 1.0)
+        flip_queries: Float = np.where(np.arange(queries.shape[-1]) == queries.shape[-1] - 1, -1.0, 1.0)
         axis = 0 if tokens.runs is None else 1
         keys, queries = (
             np.concatenate([x, x * sign], axis) for x, sign in ((keys, flip), (queries, flip_queries))
         )
         labels, mask, values = (np.concatenate([x, x], axis) for x in (labels, mask, values))
-    return Tokens(keys, queries, labels, mask, values=values)
+    return att.Tokens(keys, queries, labels, mask, values=values)
 
 
-def open_and_closed(tokens: Tokens) -> Tokens:
+def open_and_closed(tokens: att.Tokens) -> att.Tokens:
     """Every token twice: open, with key (x, 1), and closed, with key (x, 0) and value zero."""
     _check_plain(tokens, "a gate")
     keys = np.concatenate([_wider(tokens.keys, 1.0), _wider(tokens.keys, 0.0)], -2)
     values = np.concatenate([tokens.values, np.zeros_like(tokens.values)], -2)
     mask = np.concatenate([tokens.mask, tokens.mask], -1)
-    return Tokens(keys, tokens.queries, tokens.labels, mask, values=values)
+    return att.Tokens(keys, tokens.queries, tokens.labels, mask, values=values)
 
 
 @dataclass(frozen=True)
@@ -180,11 +191,6 @@ class WithSink:
 
     def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
         return {**self.weight.shapes(d - 1, e - 1), "sink": (1, 1)}
-
-    @property
-    def starts(self) -> dict[str, float]:
-        """Where parameters start that an init does not name."""
-        return {"sink": 0.0}
 
     @property
     def separate(self) -> bool:
@@ -206,10 +212,6 @@ class WithGate:
 
     def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
         return {**self.weight.shapes(d - 1, e), "gate": (1, e)}
-
-    @property
-    def starts(self) -> dict[str, float]:
-        return {"gate": 0.0}
 
     @property
     def separate(self) -> bool:
@@ -235,17 +237,12 @@ class TokenWeights(NamedTuple):
 class _OwnWeights:
     """What kinds share whose weights are a function of the logits x_tᵀ W z, each pull ∂f/∂a_t (n, T)."""
 
-    def prepared(self, tokens: Tokens, weight: Weight) -> tuple[Tokens, Weight, Any]:
+    def prepared(self, tokens: att.Tokens, weight: att.Weight) -> tuple[att.Tokens, att.Weight, Any]:
         return tokens, weight, self
 
     def attend(self, data: Data, W: Array, scores: Array | None) -> TokenWeights:
-        return self.attend_along(data, attention.directions(data, W), scores)
-
-    def attend_along(self, data: Data, directions: Array, scores: Array | None) -> TokenWeights:
-        return self.weigh(data, contract("ntd,nd->nt", data.keys, directions, data.fence))
-
-    def stored(self, weights: TokenWeights) -> TokenWeights:
-        return weights
+        along = attention.directions(data, W)
+        return self.weigh(data, jnp.einsum("ntd,nd->nt", data.keys, along))
 
     def weigh(self, data: Data, logits: Array) -> TokenWeights:
         raise NotImplementedError
@@ -257,35 +254,17 @@ class _OwnWeights:
         if scores is not None:
             return Reading((weights.weights * scores).sum(1), scores)
         pooled = self.pooled(data, weights)
-        last = pooled.ndim == 3
-        value, slope = (
-            each(method, last)(head, pooled) for method in (type(head).value, type(head).gradient)
-        )
-        scores = contract("ntc,nc->nt", values_of(data), slope, data.fence) * data.labels[:, None]
-        return Reading(data.labels * value, scores)
+        scores = jnp.einsum("ntc,nc->nt", values_of(data), head.gradient(pooled)) * data.labels[:, None]
+        return Reading(data.labels * head.value(pooled), scores)
 
-    def pulls(self, data: Data, weights: TokenWeights, reading: Reading) -> Scaled:
+    def gradient(self, data: Data, W: Array, weights: TokenWeights, reading: Reading, loss: Loss) -> Scaled:
         pulls, top = self.of_logits(data, weights, reading)
-        return Scaled(contract("nt,ntd->nd", pulls, data.keys, data.fence), top)
-
-    def gradient(
-        self,
-        data: Data,
-        W: Array,
-        weights: TokenWeights,
-        reading: Reading,
-        loss: Loss,
-        pulled: Scaled | None,
-    ) -> Scaled:
-        pulls, top = self.of_logits(data, weights, reading) if pulled is None else pulled
         row, log_scale = attention.slopes(data, top, reading, loss)
-        along = row * pulls
-        if pulled is None:
-            along = contract("nt,ntd->nd", along, data.keys, data.fence)
-        return Scaled(contract("nd,ne->de", along, data.queries, data.fence), log_scale)
+        along = jnp.einsum("nt,ntd->nd", row * pulls, data.keys)
+        return Scaled(jnp.einsum("nd,ne->de", along, data.queries), log_scale)
 
     def pooled(self, data: Data, weights: TokenWeights) -> Array:
-        return contract("nt,ntc->nc", weights.weights, values_of(data), data.fence)
+        return jnp.einsum("nt,ntc->nc", weights.weights, values_of(data))
 
 
 @dataclass(frozen=True)
@@ -315,15 +294,15 @@ class Sigmoid(_OwnWeights):
     def of_logits(self, data: Data, weights: TokenWeights, reading: Reading) -> Scaled:
         exponents = -jnp.abs(weights.logits)
         pulling = unmasked(data, reading.scores != 0, False)
-        top = where(pulling, exponents, -jnp.inf).max(1)
-        scale = where(top > -jnp.inf, top, 0)[:, None]
-        shares = jnp.exp(where(pulling, exponents - scale, -jnp.inf))
-        return Scaled(shares * where(pulling, reading.scores, 0) / (1 + jnp.exp(exponents)) ** 2, top)
+        top = jnp.where(pulling, exponents, -jnp.inf).max(1)
+        scale = jnp.where(top > -jnp.inf, top, 0)[:, None]
+        shares = jnp.exp(jnp.where(pulling, exponents - scale, -jnp.inf))
+        return Scaled(shares * jnp.where(pulling, reading.scores, 0) / (1 + jnp.exp(exponents)) ** 2, top)
 
     def drops(self, data: Data, weights: TokenWeights, reading: Reading) -> tuple[Array, Array]:
         scores = unmasked(data, reading.scores, 0)
-        missing = -jax.nn.softplus(where(scores > 0, weights.logits, -weights.logits))
-        return where(scores > 0, scores, 0).sum(1), jax.nn.logsumexp(
+        missing = -jax.nn.softplus(jnp.where(scores > 0, weights.logits, -weights.logits))
+        return jnp.where(scores > 0, scores, 0).sum(1), jax.nn.logsumexp(
             missing + jnp.log(jnp.abs(scores)), axis=1
         )
 
@@ -350,16 +329,16 @@ class Entmax(_OwnWeights):
     def of_logits(self, data: Data, weights: TokenWeights, reading: Reading) -> Scaled:
         roots, largest = jnp.sqrt(weights.weights), weights.weights.max(1, keepdims=True)
         winner = weights.weights == largest
-        best = where(winner, reading.scores, -jnp.inf).max(1, keepdims=True)
-        gaps = where(roots > 0, reading.scores - best, 0)
+        best = jnp.where(winner, reading.scores, -jnp.inf).max(1, keepdims=True)
+        gaps = jnp.where(roots > 0, reading.scores - best, 0)
         mean = (roots * gaps).sum(1) / roots.sum(1)
         pulls = roots * (gaps - mean[:, None])
-        return Scaled(pulls, where((pulls != 0).any(1), 0.0, -jnp.inf))
+        return Scaled(pulls, jnp.where((pulls != 0).any(1), 0.0, -jnp.inf))
 
     def drops(self, data: Data, weights: TokenWeights, reading: Reading) -> tuple[Array, Array]:
         scores = unmasked(data, reading.scores, -jnp.inf)
         best = scores.max(1)
-        gaps = where(weights.weights > 0, best[:, None] - scores, 0)
+        gaps = jnp.where(weights.weights > 0, best[:, None] - scores, 0)
         return best, jnp.log((weights.weights * gaps).sum(1))
 
 
@@ -371,16 +350,16 @@ def _threshold(halves: Array) -> Array:
     spread = jnp.cumsum(ordered**2, 1) - count * mean**2
     thresholds = mean - jnp.sqrt(jnp.maximum((1 - spread) / count, 0))
     support = (thresholds <= ordered).sum(1, keepdims=True)
-    return where(count == support, thresholds, 0).sum(1, keepdims=True)
+    return jnp.where(count == support, thresholds, 0).sum(1, keepdims=True)
 
 
 @dataclass(frozen=True)
-class QueryKeyNorm(_OwnWeights):
+class QueryKeyNorm:
     """Softmax of a_t = gain · cos(Kᵀx_t, Qᵀz): queries and keys are divided by their lengths.
 
     gain: a number, or None for one that is trained along, "gain" (1, 1), from 1 on. With a number logits stay
-    below it, whatever K and Q are. Needs weight=KeyQuery(rank). path.K and path.Q are the factors, path.gain
-    the gain, and path.W = gain · K Qᵀ, whose logits are divided by the lengths.
+    below it, whatever K and Q are. Needs weight=KeyQuery(rank). path.K and path.Q are the factors, gain(path)
+    is the gain, and path.W = gain · K Qᵀ, whose logits are divided by the lengths.
     Reference: Henry et al. 2020, arXiv 2010.04245.
     """
 
@@ -398,8 +377,8 @@ class QueryKeyNorm(_OwnWeights):
     def name(self) -> str:
         return "normalised"
 
-    def prepared(self, tokens: Tokens, weight: Weight) -> tuple[Tokens, Weight, Mechanism]:
-        if not isinstance(weight, KeyQuery):
+    def prepared(self, tokens: att.Tokens, weight: att.Weight) -> tuple[att.Tokens, att.Weight, Mechanism]:
+        if not isinstance(weight, att.KeyQuery):
             raise ValueError(
                 f"QueryKeyNorm divides Kᵀx and Qᵀz by their lengths and needs both, got {weight!r}. "
                 "Pass weight=KeyQuery(rank)."
@@ -409,12 +388,7 @@ class QueryKeyNorm(_OwnWeights):
     def attend(self, data: Data, W: Array, scores: Array | None) -> Any:
         return attention.softmax_of(data, self._logits(data, W), scores)
 
-    def attend_along(self, data: Data, directions: Array, scores: Array | None) -> Any:
-        raise NotImplementedError("QueryKeyNorm is not computed in blocks of examples.")
-
-    def gradient(
-        self, data: Data, W: Array, weights: Any, reading: Reading, loss: Loss, pulled: Scaled | None
-    ) -> Scaled:
+    def gradient(self, data: Data, W: Array, weights: Any, reading: Reading, loss: Loss) -> Scaled:
         pulls, top = attention.pulls_of_logits(data, weights, reading)
         row, log_scale = attention.slopes(data, top, reading, loss)
         _, back = jax.vjp(lambda W: self._logits(data, W), W)
@@ -432,16 +406,16 @@ class QueryKeyNorm(_OwnWeights):
     def _logits(self, data: Data, stacked: Array) -> Array:
         """Logits (n, T) of [K; Q; gain …] stacked, (d + e + 1, r)."""
         d = data.keys.shape[-1]
-        keys = _unit(contract("ntd,dr->ntr", data.keys, stacked[:d]))
-        queries = _unit(contract("ne,er->nr", data.queries, stacked[d:-1]))
-        return stacked[-1, 0] * contract("ntr,nr->nt", keys, queries)
+        keys = _unit(jnp.einsum("ntd,dr->ntr", data.keys, stacked[:d]))
+        queries = _unit(jnp.einsum("ne,er->nr", data.queries, stacked[d:-1]))
+        return stacked[-1, 0] * jnp.einsum("ntr,nr->nt", keys, queries)
 
 
 @dataclass(frozen=True)
 class Normalised:
     """K, Q and the gain as one array [K; Q; gain …] (d + e + 1, r), which QueryKeyNorm reads."""
 
-    weight: KeyQuery
+    weight: att.KeyQuery
     d: int
     gain: float | None
 
@@ -452,10 +426,6 @@ class Normalised:
     def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
         return {**self.weight.shapes(d, e), **({"gain": (1, 1)} if self.gain is None else {})}
 
-    @property
-    def starts(self) -> dict[str, float]:
-        return {"gain": 1.0} if self.gain is None else {}
-
     def matrix(self, params: Params) -> Array:
         rank = params["K"].shape[1]
         gain = params["gain"] if self.gain is None else jnp.full((1, 1), self.gain, params["K"].dtype)
@@ -465,37 +435,6 @@ class Normalised:
         slopes = {"K": G[: self.d], "Q": G[self.d : -1]}
         return slopes if self.gain is not None else {**slopes, "gain": G[-1:, :1]}
 
-    def records(self, arrays: dict[str, Floats]) -> dict[str, Floats]:
-        """The arrays of a path: W = gain · K Qᵀ in place of the stack, and the gain."""
-        stacked = arrays["W"]
-        gain = stacked[..., -1, 0]
-        W = gain[..., None, None] * np.matmul(arrays["K"], np.swapaxes(arrays["Q"], -1, -2))
-        return {**arrays, "W": W, "gain": gain}
-
-
-def check(kind: object, head: Head, resumed: bool) -> None:
-    """Refuse what is not a kind, and what a kind cannot be trained with."""
-    if isinstance(kind, type) or not isinstance(kind, Kind):
-        raise TypeError(
-            f"attention is {kind!r}. Pass Softmax(), LearntSink(), Gated(), Sigmoid(), Entmax() or "
-            "QueryKeyNorm()."
-        )
-    if isinstance(kind, Softmax):
-        return
-    name = type(kind).__name__
-    if isinstance(head, SquaredError) and isinstance(kind, (Sigmoid, Gated, LearntSink)):
-        raise ValueError(
-            "SquaredError has the target inside the values, whose weights must add up to one; those of "
-            f"{name} need not. Pass a head of your own on the attended value."
-        )
-    if resumed and isinstance(kind, QueryKeyNorm):
-        raise ValueError("a run with QueryKeyNorm cannot be resumed. Pass all its steps to one call.")
-
-
-def shift_invariant(kind: Mechanism) -> bool:
-    """Whether the weights stay where all logits of an example move alike."""
-    return not isinstance(kind, (Sigmoid, QueryKeyNorm))
-
 
 # ---------------------------------------------------------------------- details
 
@@ -503,27 +442,63 @@ def shift_invariant(kind: Mechanism) -> bool:
 def _unit(x: Array) -> Array:
     """Vectors along the last axis, divided by their lengths; zero stays zero."""
     square = (x * x).sum(-1, keepdims=True)
-    return where(square > 0, x / jnp.sqrt(where(square > 0, square, 1)), 0)
+    return jnp.where(square > 0, x / jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
 
 
-def _inside(weight: Weight, name: str, wrapped: type[Any]) -> Weight:
+def _inside(weight: att.Weight, name: str, wrapped: type[Any]) -> att.Weight:
     """The weight with one more parameter, in every head of several."""
-    if isinstance(weight, MultiHead):
+    if isinstance(weight, att.MultiHead):
         return replace(weight, weight=_inside(weight.weight, name, wrapped))
-    if isinstance(weight, Diagonal):
+    if isinstance(weight, att.Diagonal):
         raise ValueError(f"a {name} joins a matrix, and {weight!r} is diagonal. Pass FullWeight or KeyQuery.")
-    joined: Weight = wrapped(weight)
+    joined: att.Weight = wrapped(weight)
     return joined
+
+
+def _check_fit(kind: Kind, head: Head, resume: att.Path | None) -> None:
+    """Refuse what a kind cannot be trained with."""
+    if isinstance(head, att.SquaredError) and isinstance(kind, (Sigmoid, Gated, LearntSink)):
+        raise ValueError(
+            "SquaredError has the target inside the values, whose weights must add up to one; those of "
+            f"{type(kind).__name__} need not. Pass a head of your own on the attended value."
+        )
+    if resume is not None and isinstance(kind, QueryKeyNorm):
+        raise ValueError("a run with QueryKeyNorm cannot be resumed. Pass all its steps to one call.")
+
+
+def _start(
+    tokens: att.Tokens, wide: att.Tokens, weight: att.Weight, whole: att.Weight, init: Any
+) -> dict[str, Any]:
+    """The start of all parameters: those of the weight from init, and those that the kind adds."""
+    shapes, inner = whole.shapes(wide.d, wide.e), weight.shapes(tokens.d, tokens.e)
+    added = {
+        name: np.full(shape, float(name == "gain")) for name, shape in shapes.items() if name not in inner
+    }
+    if isinstance(init, dict):
+        added |= {name: init[name] for name in added.keys() & init.keys()}
+        init = {name: array for name, array in init.items() if name not in added}
+    return {**starting_point(weight, init, (tokens.d, tokens.e), tokens.keys.dtype), **added}
+
+
+def _gain(path: att.Path) -> Float:
+    """The gain of a stack [K; Q; gain …], as it was trained."""
+    return np.asarray(path.W[..., -1, 0])
+
+
+def _products(path: att.Path) -> Float:
+    """K Qᵀ at every record."""
+    assert path.K is not None and path.Q is not None
+    return np.matmul(path.K, np.swapaxes(path.Q, -1, -2))
 
 
 def _without(params: Params, name: str) -> Params:
     return {key: array for key, array in params.items() if key != name}
 
 
-def _wider(array: AnyArray, entry: float) -> AnyArray:
+def _wider(array: Any, entry: float) -> Any:
     return np.concatenate([array, np.full_like(array[..., :1], entry)], -1)
 
 
-def _check_plain(tokens: Tokens, name: str) -> None:
+def _check_plain(tokens: att.Tokens, name: str) -> None:
     if tokens.stored:
         raise ValueError(f"{name} adds tokens to keys that are in files. Pass tokens.in_memory().")
