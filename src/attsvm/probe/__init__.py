@@ -5,7 +5,6 @@ fitting/      from tokens and targets to fitted weights
 attention_probe, suite    the estimators, whose methods call what follows
 explanation, curves, stability, separation    contributions of tokens, ROC, bootstrap, max-margin program
 saved, plugin probes in files, and as one Python file
-request_scores            scores of the requests of a server, as they arrive
 """
 
 from attsvm._support.optional_dependencies import missing
@@ -19,7 +18,6 @@ from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.data.sequences import PerToken, as_sequences
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.data.surround import surround
-from attsvm.probe.request_scores import RequestScore, follow
 from attsvm.probe.suite import AucTable, ProbeSuite
 
 __all__ = [
@@ -27,9 +25,7 @@ __all__ = [
     "AucTable",
     "PerToken",
     "ProbeSuite",
-    "RequestScore",
     "TokenStore",
     "as_sequences",
-    "follow",
     "surround",
 ]

@@ -26,11 +26,6 @@ def holds_a_request(archive: Archive) -> bool:
     return STATES in archive.headers and "tokens" not in archive.headers
 
 
-def hidden_states(path: Path) -> Values:
-    """The states (T, layers, d) of a request, mapped and not read."""
-    return mapped(path, _header(path))
-
-
 def _header(path: Path) -> Header:
     with archive_of(path) as (_, archive):
         if STATES not in archive.headers:
@@ -87,25 +82,11 @@ class LayerOfRequest:
         return str(self.path)
 
 
-def is_locked(path: Path) -> bool:
-    """Whether the server still writes this file: it holds the lock beside it."""
-    try:
-        _lock(path, blocking=False)
-    except BlockingIOError:
-        return True
-    return False
-
-
 def wait_until_written(path: Path) -> None:
-    """Wait while the server holds the lock beside this file."""
-    _lock(path, blocking=True)
-
-
-def _lock(path: Path, blocking: bool) -> None:
-    """Take and release the lock beside a file, where there is one that may be read."""
+    """Wait while the server holds the lock beside this file, where there is one that may be read."""
     try:
         import fcntl
     except ImportError:  # Windows, where vLLM does not run
         return
     with suppress(FileNotFoundError, PermissionError), Path(f"{path}.lock").open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH | (0 if blocking else fcntl.LOCK_NB))
+        fcntl.flock(lock, fcntl.LOCK_SH)

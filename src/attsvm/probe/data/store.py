@@ -55,7 +55,6 @@ class TokenStore:
         names: layer is the position on the axis of layers, skip the number of first tokens to leave out. A
         file that the server is writing, by the lock beside it, is waited for. Up to 8 million numbers are
         read at once.
-        `attsvm.probe.follow` scores such files as they arrive.
         """
         store = _opened(Path(path), layer, skip)
         return cls(store.rows, store.starts, store.lengths)
