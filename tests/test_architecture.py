@@ -180,7 +180,7 @@ def test_rooms_of_the_probe_import_from_those_below():
     [
         ("attsvm.probe.data.store", "from attsvm.probe.fitting.objective import Weights"),
         ("attsvm.probe.fitting.objective", "def f():\n    from attsvm.probe import saved"),
-        ("attsvm.probe.fitting.kinds", "from attsvm.probe.attention_probe import AttentionProbe"),
+        ("attsvm.probe.fitting.features", "from attsvm.probe.attention_probe import AttentionProbe"),
     ],
 )
 def test_a_room_that_reaches_up_is_seen(module, source):

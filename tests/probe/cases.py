@@ -24,7 +24,7 @@ def everywhere(n, seed, T=6, d=20):
     return rng.standard_normal((n, T, d)) + 0.15 * (2 * y - 1)[:, None, None] * (np.arange(d) < 3), y
 
 
-def problem(dtype, k=1, h=1, n=30, d=5):
+def problem(dtype, k=1, n=30, d=5):
     """An objective of two folds on sequences that do not lie one after the other, four probes and points."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 9, 2 * n)
@@ -33,7 +33,7 @@ def problem(dtype, k=1, h=1, n=30, d=5):
     )[rng.permutation(2 * n)[:n]]
     targets = np.eye(k)[rng.integers(0, k, n)].T[None] if k > 1 else rng.random((2, 1, n))
     parts = np.where(rng.random((2, n)) < 0.6, 1, -1)
-    goal = Objective.of(store, targets, rng.random(n), parts, h)
+    goal = Objective.of(store, targets, rng.random(n), parts)
     probes = Probes(np.arange(4) % len(targets), np.array([0, 1, 2, 1]), rng.random(4), rng.random(4))
     return goal, Host(store.rows), rng.standard_normal((4, goal.size)), probes
 

@@ -1,4 +1,4 @@
-"""Small probes: of two classes, of three with two heads, on kernel features and tokens, on trained ones."""
+"""Small probes: of two classes, of three with two heads, on kernel features and tokens."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def three(X):
     from attsvm.probe import AttentionProbe
 
     classes = np.digitize(sequences()[1], [3.9, 4.6])
-    return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, n_heads=2).fit(X, classes)
+    return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, features=["linear", "last"]).fit(X, classes)
 
 
 @pytest.fixture(scope="session")
@@ -56,16 +56,6 @@ def kernels(X, y):
     return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, features=["rbf", "linear"]).fit(X, y)
 
 
-@pytest.fixture(scope="session")
-def trained(X, y):
-    from attsvm.probe import AttentionProbe
-    from attsvm.probe.fitting import relu
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relu, "MAX_STEPS", 100)
-        return AttentionProbe(features="relu").fit(X, y)
-
-
-@pytest.fixture(params=["probe", "three", "kernels", "trained"])
+@pytest.fixture(params=["probe", "three", "kernels"])
 def any_probe(request):
     return request.getfixturevalue(request.param)

@@ -65,7 +65,7 @@ def fitted(features, size):
 @pytest.mark.parametrize(
     ("features", "size"),
     [(features, size) for features in ("rbf", ("rbf", "linear")) for size in (0, 30, 3000)]
-    + [("linear", 3000), ("relu", 3000)],
+    + [("linear", 3000)],
     ids=str,
 )
 def test_a_probe_scores_the_same_numbers_alike_in_every_type_and_as_a_module(features, size):
@@ -79,7 +79,7 @@ def test_a_probe_scores_the_same_numbers_alike_in_every_type_and_as_a_module(fea
             assert np.abs(scores - exact).max() < AGREE * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("features", ["linear", "rbf", "relu"])
+@pytest.mark.parametrize("features", ["linear", "rbf"])
 @pytest.mark.parametrize("padding", [np.nan, np.inf, 1e30])
 def test_a_module_does_not_read_what_padding_holds(features, padding):
     torch = pytest.importorskip("torch", reason="to_torch needs the extra torch")

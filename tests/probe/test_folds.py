@@ -7,7 +7,7 @@ pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from sklearn.model_selection import GroupKFold
 
-from attsvm.probe import AttentionProbe
+from attsvm.probe import AttentionProbe, ProbeSuite
 from attsvm.probe.fitting.folds import folds
 
 
@@ -37,14 +37,14 @@ def test_groups_that_are_not_one_per_sequence_are_refused(groups):
         folds(3, np.arange(40) % 2, groups, np.ones(40))
 
 
-def test_folds_of_a_generator_serve_all_kinds_of_features(monkeypatch):
-    """It gives its pairs once, and trained maps ask for them a second time."""
-    monkeypatch.setattr("attsvm.probe.fitting.relu.MAX_STEPS", 50)
+def test_folds_of_a_generator_serve_all_layers():
+    """It gives its pairs once."""
     rng = np.random.default_rng(0)
     X, y, places = rng.standard_normal((40, 3, 4)), np.arange(40) % 2, np.arange(40)
     pairs = [(places[places % 4 != k], places[places % 4 == k]) for k in (0, 1)]
     given, once = (
-        AttentionProbe(features="relu", cv=cv).fit(X, y) for cv in (pairs, (pair for pair in pairs))
+        ProbeSuite(cv=cv).fit({5: X, 11: X[:, ::-1]}, y[:, None]).probes_ for cv in (pairs, iter(pairs))
     )
-    assert given.path_["folds"].shape == (1, 2)
-    assert np.array_equal(given.path_["folds"], once.path_["folds"])
+    for layer in (5, 11):
+        expected, found = (probes[layer][0].path_["folds"] for probes in (given, once))
+        assert expected.shape[1] == 2 and np.array_equal(found, expected)

@@ -15,15 +15,13 @@ def test_a_fold_learns_from_its_part_and_is_tested_on_the_rest():
         np.array([1.0, 2, 3, 4, 10]),
         np.array([[1, 1, -1, -1, 0], [-1, -1, 1, 1, 1]], np.int8),
     )
-    goal = Objective.of(store, np.zeros((1, 1, 5)), importance, parts, 1)
+    goal = Objective.of(store, np.zeros((1, 1, 5)), importance, parts)
     np.testing.assert_allclose(
         goal.training, [importance / 20, [1 / 3, 2 / 3, 0, 0, 0], [0, 0, 3 / 17, 4 / 17, 10 / 17]]
     )
     np.testing.assert_allclose(goal.held_out, [np.zeros(5), [0, 0, 3 / 7, 4 / 7, 0], [1 / 3, 2 / 3, 0, 0, 0]])
     np.testing.assert_allclose(goal.fold_share, [0, 0.7, 0.3])
-    assert not np.allclose(
-        Objective.of(store, goal.targets, importance, -parts, 1).fold_share, goal.fold_share
-    )
+    assert not np.allclose(Objective.of(store, goal.targets, importance, -parts).fold_share, goal.fold_share)
 
 
 def test_integer_weights_are_repetitions_of_sequences(planted):

@@ -43,10 +43,9 @@ def plugin_of(probe, tmp_path, skip=1, **options):
 
 PROBES = {
     "tokens": lambda: fitted(),
-    "heads": lambda: fitted(n_heads=2),
+    "heads": lambda: fitted(features=["linear", "last"]),
     "classes": lambda: fitted(3),
     "rbf": lambda: fitted(features="rbf"),
-    "relu": lambda: fitted(features="relu"),
 }
 
 

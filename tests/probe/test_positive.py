@@ -74,7 +74,7 @@ def test_poison_that_moves_to_the_positive_bags_fools_signed_evidence_alone():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"features": "relu"}, "linear"), ({"head_ridge": 1.0}, "same"), ({}, "two")],
+    [({"features": "last"}, "linear"), ({"head_ridge": 1.0}, "same"), ({}, "two")],
 )
 def test_what_cannot_be_positive_is_refused(settings, message):
     X, _ = needle(12, 0)

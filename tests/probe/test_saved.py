@@ -22,16 +22,15 @@ def test_a_saved_probe_comes_back_with_all_its_numbers(any_probe, X, tmp_path):
         np.array_equal(back.predict(X), any_probe.predict(X))
         and back.predict(X).dtype == any_probe.classes_.dtype
     )
-    assert back.margin_ is None and "not kept" in back.separation_.reason
     assert back.get_params() == any_probe.get_params()
-    assert np.array_equal(back.head_ridge_, any_probe.head_ridge_, equal_nan=True)
+    assert np.array_equal(back.head_ridge_, any_probe.head_ridge_)
     assert np.allclose(back.transform(X), any_probe.transform(X), rtol=0, atol=1e-12)
 
 
 def test_numbers_of_numpy_and_tuples_are_kept_as_pythons(X, y, tmp_path):
     from attsvm.probe import AttentionProbe
 
-    given = {"head_ridge": np.float64(0.5), "prompt_ridge": np.float32(0.5), "n_starts": np.int64(2)}
+    given = {"head_ridge": np.float64(0.5), "prompt_ridge": np.float32(0.5), "max_iter": np.int64(200)}
     probe = AttentionProbe(**given, features=("linear",)).fit(X, y)
     back = AttentionProbe.load(probe.save(tmp_path / "probe")).get_params()
     assert {name: back[name] for name in given} == given and back["features"] == ["linear"]
@@ -43,16 +42,14 @@ def test_a_splitter_is_not_kept_and_not_replaced_by_another(X, y, tmp_path):
 
     from attsvm.probe import AttentionProbe
 
-    probe = AttentionProbe(cv=KFold(4, shuffle=True, random_state=5), random_state=np.random.RandomState(0))
+    probe = AttentionProbe(cv=KFold(4, shuffle=True, random_state=5))
     back = AttentionProbe.load(probe.fit(X, y).save(tmp_path / "probe"))
     back = AttentionProbe.load(back.save(tmp_path / "again"))
     assert np.array_equal(back.predict_proba(X), probe.predict_proba(X))
     told = r"cv was KFold\(n_splits=4, random_state=5, shuffle=True\), which the probe's file does not hold"
     with pytest.raises(ValueError, match=told):
         clone(back).fit(X, y)
-    with pytest.raises(ValueError, match=r"random_state was RandomState.*probe.set_params\(random_state=…\)"):
-        back.set_params(cv=probe.cv).fit(X, y)
-    again = back.set_params(random_state=0).fit(X, y)
+    again = back.set_params(cv=probe.cv).fit(X, y)
     assert again.head_ridge_ == probe.head_ridge_ and np.array_equal(again.coef_, probe.coef_)
 
 

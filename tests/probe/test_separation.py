@@ -13,11 +13,11 @@ from attsvm.program.constraints import Constraints
 
 @pytest.fixture
 def certified(X, y):
-    """A probe with its certificate, its tokens in memory or in their store."""
+    """The separation of a probe, its tokens in memory or in their store."""
 
     def fit(monkeypatch, kept, sequences=X):
         monkeypatch.setattr(separation, "COPY_LIMIT", kept)
-        return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, certify=True).fit(sequences, y)
+        return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01).fit(sequences, y).separation(sequences)
 
     return fit
 
@@ -29,10 +29,10 @@ def test_stored_tokens_give_the_whole_programs_margin_and_certificate(certified,
     assert not calls
     part = certified(monkeypatch, 0)
     assert len(calls) > 1  # a few rows do not do at once
-    assert part.margin_ == pytest.approx(whole.margin_, rel=1e-9)
-    assert part.certificate_.worst < 1e-8 and part.certificate_.rows == whole.certificate_.rows
-    assert np.array_equal(part.support_tokens_, whole.support_tokens_)
-    assert part.separation_.alignment == pytest.approx(whole.separation_.alignment, abs=1e-6)
+    assert part.margin == pytest.approx(whole.margin, rel=1e-9)
+    assert part.certificate.worst < 1e-8 and part.certificate.rows == whole.certificate.rows
+    assert np.array_equal(part.support, whole.support)
+    assert part.alignment == pytest.approx(whole.alignment, abs=1e-6)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e5])  # far from one: every example in units of its own
@@ -59,9 +59,10 @@ def test_equal_tokens_have_no_margin_and_the_reason_names_their_places(certified
     first[:] = first[0]
     for kept in (10**9, 0):
         tied = certified(monkeypatch, kept, [first, *X[1:]])
-        assert tied.certificate_ is None and "not separable" in tied.separation_.reason
-        assert "example 0" in tied.separation_.reason
+        assert tied.certificate is None and "not separable" in tied.reason
+        assert "example 0" in tied.reason
 
 
-def test_without_certify_nothing_is_solved(probe):
-    assert probe.certificate_ is None and "certify=True" in probe.separation_.reason
+def test_several_heads_have_no_program(three, X):
+    found = three.separation(X)
+    assert found.certificate is None and "several heads" in found.reason

@@ -32,25 +32,15 @@ def test_whole_groups_are_drawn():
     assert len({tuple(_bootstrap_counts(rng, y, None)) for _ in range(5)}) == 5
 
 
-def test_the_stability_of_trained_maps_does_not_count_their_networks(X, y, monkeypatch):
-    """A resample with fewer sequences of a class has fewer folds, and so fewer networks."""
-    monkeypatch.setattr("attsvm.probe.fitting.relu.MAX_STEPS", 50)
-    few = np.r_[np.flatnonzero(y == "yes")[:10], np.flatnonzero(y == "no")[:14]]
-    part, labels = [X[i] for i in few], y[few]
-    found = AttentionProbe(features="relu").fit(part, labels).stability(part, labels, resamples=3)
-    assert found.same_token.shape == (24,) and np.isnan(found.prompts).any()
-
-
 def test_resamples_keep_groups_in_one_fold(X, y, monkeypatch):
-    """Trained maps stop by sequences set aside: of a group's turns none may tell of the others."""
+    """Of a group's turns none may tell of the others."""
     seen, own, groups = [], AttentionProbe.fit, np.arange(len(y)) // 3
-    probe = AttentionProbe(features="relu", n_average=2)
+    probe = AttentionProbe(features=["linear", "last"])
 
     def fit(self, X, y, sample_weight=None, groups=None):
         seen.append(groups)
         return own(self, X, y, sample_weight, groups)
 
-    monkeypatch.setattr("attsvm.probe.fitting.relu.MAX_STEPS", 50)
     monkeypatch.setattr(AttentionProbe, "fit", fit)
     probe.fit(X, y, groups=groups).stability(X, y, resamples=2, groups=groups)
     assert len(seen) == 3 and all(np.array_equal(one, groups) for one in seen)
@@ -59,7 +49,7 @@ def test_resamples_keep_groups_in_one_fold(X, y, monkeypatch):
 
 
 def test_a_probe_whose_features_were_chosen_is_fitted_again_with_the_chosen_ones(X, y, probe):
-    chosen = clone(probe).set_params(features="auto", n_average=2)
+    chosen = clone(probe).set_params(features="auto")
     vars(chosen).update({name: value for name, value in vars(probe).items() if name.endswith("_")})
     one, other = (each.stability(X, y, resamples=2) for each in (chosen, probe))
     assert np.array_equal(one.spread, other.spread)

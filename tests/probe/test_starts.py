@@ -41,10 +41,10 @@ def test_with_given_ridges_one_token_of_a_thousand_is_found(settings, from_mean_
 def test_features_are_compared_by_fits_with_both_starts(monkeypatch):
     X, y = needle(60, 0, T=500, mark=8)
     parts = np.where(np.arange(60) % 3 == np.arange(3)[:, None], -1, 1)
-    objective = Objective.of(as_store(X), y[None, None], np.ones(60), parts, 1)
+    objective = Objective.of(as_store(X), y[None, None], np.ones(60), parts)
 
     def held_out():
-        plan = FitOptions([*WEAK.values()], 1, 1000, 1e-6, compare_kinds=True)
+        plan = FitOptions([*WEAK.values()], 1000, 1e-6, compare_kinds=True)
         return choose_ridges(objective, plan)[0].held_out
 
     assert held_out() < 0.2

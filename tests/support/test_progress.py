@@ -49,11 +49,10 @@ def test_of_lines_within_each_other_one_is_shown(shown, monkeypatch):
 def test_a_probe_says_what_it_does_and_its_resamples_say_it_once(shown, monkeypatch):
     probes = pytest.importorskip("attsvm.probe", reason="needs the extra sklearn")
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    monkeypatch.setattr("attsvm.probe.fitting.relu.MAX_STEPS", 50)
     X = np.random.default_rng(0).standard_normal((24, 3, 2))
     y = (X[:, :, 0].max(1) > 0.7).astype(int)
-    probe = probes.AttentionProbe(features=["linear", "relu"]).fit(X, y)
-    assert [said.split()[0] for said in shown] == ["choosing", "10", "fitting:"]
+    probe = probes.AttentionProbe(features=["linear", "rbf"]).fit(X, y)
+    assert [said.split()[0] for said in shown] == ["choosing", "fitting:"]
     del shown[:]
     probe.stability(X, y, resamples=2)
     assert shown == ["resample 1 of 2"]

@@ -35,8 +35,8 @@ PUBLISHED = {
     "mi-Net (recalled)": (0.889, 0.858, 0.858, 0.613, 0.824),
     "MI-SVM (recalled)": (0.779, 0.843, 0.843, 0.578, 0.840),
 }
-STRENGTHS = ((0.01, 1.0, 1), (0.1, 0.1, 1), (0.1, 1.0, 1), (0.1, 0.1, 4))
-"""Candidates (head_ridge, prompt_ridge, n_heads), from 10-fold runs on MUSK1 and Elephant, other folds."""
+STRENGTHS = ((0.01, 1.0), (0.1, 0.1), (0.1, 1.0))
+"""Candidates (head_ridge, prompt_ridge), from 10-fold runs on MUSK1 and Elephant, other folds."""
 
 
 def load(name: str, folder: Path | None) -> tuple[Bags, np.ndarray]:
@@ -52,9 +52,9 @@ def load(name: str, folder: Path | None) -> tuple[Bags, np.ndarray]:
 def search(d: int, seed: int) -> GridSearchCV:
     """Raw or kernel features × ridges, chosen by log loss on inner folds: accuracy is too coarse there."""
     kernel = PerToken(Nystroem(gamma=2 / d, n_components=200, random_state=seed))
-    probe = AttentionProbe(certify=False, max_iter=200, tol=1e-4, random_state=seed)
+    probe = AttentionProbe(max_iter=200, tol=1e-4)
     steps = [("scale", PerToken(StandardScaler())), ("features", "passthrough"), ("probe", probe)]
-    names = ("probe__head_ridge", "probe__prompt_ridge", "probe__n_heads")
+    names = ("probe__head_ridge", "probe__prompt_ridge")
     grid = [
         {"features": [features], **{name: [value] for name, value in zip(names, strength, strict=True)}}
         for features in ("passthrough", kernel)

@@ -63,7 +63,6 @@ def peer(fit, seed: int, train: TokenStore, labels, test: TokenStore) -> tuple[n
 def compare(train: TokenStore, labels, test: TokenStore, truth, seeds: int, search: bool) -> None:
     """Every method on one split, in turns."""
     settings = {"AttentionProbe()": {}, 'features="auto"': {"features": "auto"}}
-    settings['features=["relu", "rbf"]'] = {"features": ["relu", "rbf"]}
     for name, options_of_probe in settings.items():
         scores, spent, facts = ours(options_of_probe, train, labels, test)
         print_row(name, scores, truth, spent, **facts)

@@ -30,7 +30,6 @@ from attsvm.probe import TokenStore
 METHODS = {
     "AttentionProbe()": peers.ours(),
     'AttentionProbe(features="auto")': peers.ours(features="auto"),
-    'AttentionProbe(features="relu")': peers.ours(features="relu"),
     "mean pooling + logistic": peers.mean_pooling,
     "max pooling + logistic": peers.max_pooling,
     "EleutherAI, after the recipe": peers.eleuther,

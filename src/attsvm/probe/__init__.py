@@ -15,9 +15,8 @@ except ImportError as error:
     raise missing("AttentionProbe needs scikit-learn ≥ 1.6", "sklearn") from error
 
 from attsvm.probe.attention_probe import AttentionProbe
-from attsvm.probe.data.sequences import PerToken, as_sequences
+from attsvm.probe.data.sequences import PerToken, as_sequences, surround
 from attsvm.probe.data.store import TokenStore
-from attsvm.probe.data.surround import surround
 from attsvm.probe.suite import AucTable, ProbeSuite
 
 __all__ = [

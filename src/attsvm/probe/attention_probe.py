@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Self
@@ -39,19 +39,16 @@ from attsvm.probe.fitting.attention import (
     read_out,
     start_stream,
 )
-from attsvm.probe.fitting.features import FeatureMap, mapped
-from attsvm.probe.fitting.fits import AUTO, FitOptions, ProbeFit, Seed
+from attsvm.probe.fitting.features import COMPARED, KINDS, FeatureMap, KindSearch, mapped
+from attsvm.probe.fitting.fits import AUTO, FitOptions, ProbeFit
 from attsvm.probe.fitting.folds import ClassWeight, Folding, folds, importance_of, warn_without_folds
-from attsvm.probe.fitting.kinds import COMPARED, KINDS, KindSearch
 from attsvm.probe.fitting.objective import Objective, Standard
-from attsvm.probe.fitting.relu import MEMBERS
 from attsvm.probe.separation import Separation, separate_selected
 from attsvm.probe.stability import Stability, stability
-from attsvm.program.certificate import Certificate
 
 
 class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
-    """Classify token sequences by one learned query (or several) and a linear head.
+    """Classify token sequences by one learned query and a linear head. A fit draws nothing at random.
 
         a = softmax(X p),   X̄ = Σ_t a_t x_t,   score = v · X̄ + b
 
@@ -70,27 +67,20 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         norm.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
     features: "linear": the tokens; "rbf": Nyström features of a rational quadratic kernel on them (kept in
-        memory, in float32); "relu": a small trained map, the mean of one network per fold (at least ten; no
-        ridges; a weight of two is not two copies, which mini-batches would separate); "last": the last token
-        of each sequence, which in a decoder has read the others (one head that does not learn to attend); a
-        list of these: the mean of their scores, as in ["linear", "last"]; "auto": of the first three the kind
-        of lowest held-out loss, averaged with kinds that lower it.
-    n_average: at least so many networks of "relu".
-    n_heads: number of prompts p, each with its own head; their scores add.
-    n_starts: the problem is not convex in p. The first start is p = 0, mean pooling (if both ridges are fixed
-        and at most 0.1, the tokens of largest norm, too); others, and all of several heads, are random. The
-        lowest objective wins.
+        memory, in float32); "last": the last token of each sequence, which in a decoder has read the others
+        (it does not learn to attend); a list of these: the mean of their scores, as in ["linear", "last"];
+        "auto": of the first two the kind of lowest held-out loss, averaged with the other if that lowers it.
     positive: p = v (two classes, one ridge for both): the attention of a token grows with its score for
         classes_[1]; tokens of low score get almost none. For bags that are positive because of an instance.
-    class_weight: None, "balanced", or a weight per class. max_iter, tol: of L-BFGS (gradient entries).
-    certify: solve the max-margin program of the selected tokens at fit.
-    random_state: of random starts; None is 0, so that a fit can be repeated.
+    class_weight: None, "balanced", or a weight per class. max_iter, tol: of L-BFGS (gradient entries), which
+        starts from p = 0, mean pooling, and from attention to the tokens of largest norm: the problem is not
+        convex in p.
 
     Fitted: classes_, n_features_in_; kinds_: the kinds of features, the best one first; features_: None, or
-    their map with `transform`; prompt_ (d, n_heads), coef_ (d, n_heads, k) and intercept_ (k,) for tokens (or
-    features) that are not standardised; last_ (n_heads,): which heads read the last token; mean_, scale_
-    (d,); head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss; objective_, n_iter_;
-    separation_ with margin_, support_tokens_, certificate_.
+    their map with `transform`; prompt_ (d, h), coef_ (d, h, k) and intercept_ (k,) for tokens (or features)
+    that are not standardised, with a head for each kind of features; last_ (h,): which heads read the last
+    token; mean_, scale_ (d,); head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss;
+    objective_, n_iter_.
     With one head coef_[:, 0].T is (k, d), the shape that coef_ of scikit-learn's linear models has.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
@@ -106,8 +96,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     scale_: Float
     head_ridge_: float
     prompt_ridge_: float
-    last_: Bool | None = None  # pickles of earlier versions do not say, nor this:
-    _fitted_on_sequences: bool = False
+    last_: Bool
+    _fitted_on_sequences: bool
 
     def __init__(
         self,
@@ -115,30 +105,20 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         head_ridge: float | str = AUTO,
         prompt_ridge: float | str = AUTO,
         features: str | Sequence[str] = "linear",
-        n_average: int = 1,
-        n_heads: int = 1,
-        n_starts: int = 1,
         positive: bool = False,
         cv: Folding = 3,
         class_weight: ClassWeight = None,
         max_iter: int = 1000,
         tol: float = 1e-6,
-        certify: bool = False,
-        random_state: Seed = None,
     ) -> None:
         self.head_ridge = head_ridge
         self.prompt_ridge = prompt_ridge
         self.features = features
-        self.n_average = n_average
-        self.n_heads = n_heads
-        self.n_starts = n_starts
         self.positive = positive
         self.cv = cv
         self.class_weight = class_weight
         self.max_iter = max_iter
         self.tol = tol
-        self.certify = certify
-        self.random_state = random_state
 
     # ------------------------------------------------------------------ fit
 
@@ -156,12 +136,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         self._check_parameters()
         store, labels = self._read_training(X, y)
         importance = importance_of(sample_weight, self.class_weight, labels)
-        cv = list(self.cv) if isinstance(self.cv, Iterable) else self.cv  # a generator gives its pairs once
-        splits = folds(cv, labels, groups, importance)
-        kinds, member_splits = self._feature_kinds(), splits
-        if "relu" in kinds:
-            member_cv = max(cv, MEMBERS) if is_integer(cv) else cv
-            member_splits = folds(member_cv, labels, groups, importance)
+        splits, kinds = folds(self.cv, labels, groups, importance), self._feature_kinds()
         weighted = importance > 0  # a sequence without weight must not even shape the standardisation
         self.classes_, index = np.unique(labels[weighted], return_inverse=True)
         if len(self.classes_) < 2:
@@ -171,37 +146,30 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
             binary = "Only binary classification is supported. The type of the target is multiclass"
             raise ValueError(f"{binary}: y has {len(self.classes_)} classes, positive=True needs two.")
         if not weighted.all():
-            store, importance = store[weighted], importance[weighted]
-            splits, member_splits = splits[:, weighted], member_splits[:, weighted]
+            store, importance, splits = store[weighted], importance[weighted], splits[:, weighted]
         targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
         tied = self.positive
         search = KindSearch(
-            lambda tokens, splits, heads: Objective.of(tokens, targets, importance, splits, heads, tied),
-            self.n_heads, store, splits, member_splits, self.n_average, self._fit_options(),
+            lambda tokens: Objective.of(tokens, targets, importance, splits, tied),
+            store, splits, self._fit_options(),
         )  # fmt: skip
         self.kinds_, fitted, standard, self.features_ = search.fit(kinds)
         self._set_fitted(fitted, standard)
         self._fitted_on_sequences = bool(store.lengths.max() > 1)
-        searched = AUTO in (self.head_ridge, self.prompt_ridge) and kinds != ["relu"]
+        searched = AUTO in (self.head_ridge, self.prompt_ridge)
         if not len(splits) and (searched or self.features == AUTO):
             warn_without_folds(len(store), groups, self.head_ridge_, self.prompt_ridge_)
         if fitted.steps >= self.max_iter and fitted.slope > 0:
             slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
             message = f"no convergence in max_iter={self.max_iter} steps: {slope}"
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
-        if self.certify and self.kinds_ == ["last"]:
-            self.separation_ = Separation(reason='features="last" selects nothing: it reads the last token')
-        elif self.certify:
-            prompts, numbers = self.prompt_ * self.scale_[:, None], np.flatnonzero(weighted)
-            self.separation_ = separate_selected(self._output(store), standard, prompts, numbers)
         return self
 
     def _fit_options(self) -> FitOptions:
         ridges = [None if isinstance(r, str) else float(r) for r in (self.head_ridge, self.prompt_ridge)]
-        compare_kinds = self.features == AUTO
-        return FitOptions(ridges, self.n_starts, self.max_iter, self.tol, self.random_state, compare_kinds)
+        return FitOptions(ridges, self.max_iter, self.tol, compare_kinds=self.features == AUTO)
 
     def _set_fitted(self, fitted: ProbeFit, standard: Standard) -> None:
         # The memory order of a loaded file: products of arrays in another order round differently.
@@ -210,7 +178,6 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         self.mean_, self.scale_ = map(np.ascontiguousarray, standard)
         self.head_ridge_, self.prompt_ridge_ = fitted.choice.head_ridge, fitted.choice.prompt_ridge
         self.path_, self.objective_, self.n_iter_ = fitted.choice.path, fitted.value, max(fitted.steps, 1)
-        self.separation_ = Separation()
         self._n_features_out = self.prompt_.size
 
     # ------------------------------------------------------------------ predictions
@@ -231,7 +198,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         return np.asarray(self.classes_[best.astype(int)])
 
     def transform(self, X: Sequences) -> Float:
-        """Pooled vectors X̄ (n, n_heads · d)."""
+        """Pooled vectors X̄ (n, h · d)."""
         output = self._output(self._read(X))
         store, attention = output.features, output.attention
         pooled = np.empty((len(store), attention.shape[1], store.width))
@@ -240,13 +207,13 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         return pooled.reshape(len(store), -1)
 
     def attention(self, X: Sequences) -> Float:
-        """Attention (n, T), zero on padding; with several heads (n_heads, n, T)."""
+        """Attention (n, T), zero on padding; with several heads (h, n, T)."""
         output = self._output(self._read(X))
         of_heads = np.moveaxis(output.features.padded(output.attention), -1, 0)
         return of_heads[0] if len(of_heads) == 1 else of_heads
 
     def select(self, X: Sequences) -> NDArray[np.intp]:
-        """Position of the most attended token (n,); with several heads (n_heads, n)."""
+        """Position of the most attended token (n,); with several heads (h, n)."""
         return np.asarray(self.attention(X).argmax(-1))
 
     def _output(self, store: TokenStore) -> ProbeOutput:
@@ -267,20 +234,16 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     # ------------------------------------------------------------------ the max-margin program
 
-    @property
-    def margin_(self) -> float | None:
-        """Best margin of the selected tokens over the others, for a prompt of norm one (standardised)."""
-        return self.separation_.margin
+    def separation(self, X: Sequences) -> Separation:
+        """The certified max-margin program of the tokens that the probe selects in these sequences.
 
-    @property
-    def support_tokens_(self) -> NDArray[np.intp] | None:
-        """(example, token) of every active constraint (s, 2)."""
-        return self.separation_.support
-
-    @property
-    def certificate_(self) -> Certificate | None:
-        """The program's certificate, or None; then `separation_.reason` says why."""
-        return self.separation_.certificate
+        probe.separation(X).margin, .support, .certificate, .alignment      # or .reason why there is none
+        """
+        store = self._read(X)
+        if self.kinds_ == ["last"]:
+            return Separation(reason='features="last" selects nothing: it reads the last token')
+        standard = Standard(self.mean_, self.scale_)
+        return separate_selected(self._output(store), standard, self.prompt_ * self.scale_[:, None])
 
     # ------------------------------------------------------------------ streams
 
@@ -449,26 +412,20 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
             automatic = isinstance(value, str) and value == AUTO and alternative
             if not (automatic or (is_finite(value) and value > 0)):
                 raise ValueError(f"{name} is {value!r}. Pass a positive number{alternative}.")
-        for name in ("n_average", "n_heads", "n_starts", "max_iter"):
-            if not (is_integer(getattr(self, name)) and getattr(self, name) >= 1):
-                raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
-        if "relu" not in self._feature_kinds() and self.n_average > 1:
-            raise ValueError(
-                f'n_average has no effect with features={self.features!r}. Pass "relu" or "{AUTO}".'
-            )
+        if not (is_integer(self.max_iter) and self.max_iter >= 1):
+            raise ValueError(f"max_iter is {self.max_iter!r}. Pass an integer ≥ 1.")
         if self.positive and self.head_ridge != self.prompt_ridge:
             both = f"head_ridge is {self.head_ridge!r}, prompt_ridge is {self.prompt_ridge!r}"
             raise ValueError(f"{both}. With positive=True they are one: pass the same.")
 
     def _feature_kinds(self) -> list[str]:
         if self.features == AUTO:
-            return [kind for kind in COMPARED if not (self.positive and kind == "relu")]
+            return list(COMPARED)
         kinds = [self.features] if isinstance(self.features, str) else list(self.features)
-        other = [kind for kind in ("relu", "last") if self.positive and kind in kinds]
-        if other:
-            raise ValueError(f'features "{other[0]}" have no positive=True. Pass "linear" or "rbf".')
+        if self.positive and "last" in kinds:
+            raise ValueError('features "last" have no positive=True. Pass "linear" or "rbf".')
         if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(KINDS):
-            accepted = f'"linear", "rbf", "relu", "last", a list of some of them, or "{AUTO}"'
+            accepted = f'"linear", "rbf", "last", a list of some of them, or "{AUTO}"'
             raise ValueError(f"features is {self.features!r}. Pass {accepted}.")
         return kinds
 

@@ -17,10 +17,8 @@ from attsvm.numbers import Values
 from attsvm.numbers.archives import DIGEST, Archive, BadFile, Safetensors
 from attsvm.numbers.files import archive_of, check_header, write_tensors
 from attsvm.probe.fitting.features import FeatureMap, Rbf, Same, SideBySide
-from attsvm.probe.fitting.relu import Relu
-from attsvm.probe.separation import Separation
 
-MAPS: dict[str, type[Same | Rbf | Relu]] = {"tokens": Same, "rbf": Rbf, "relu": Relu}
+MAPS: dict[str, type[Same | Rbf]] = {"tokens": Same, "rbf": Rbf}
 """Feature maps by their names in a file."""
 
 FORMAT = "attsvm probe 1"
@@ -88,17 +86,17 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
         _check(arrays, maps, header)
         names = kind().get_params()
         parameters = {name: value for name, value in header["parameters"].items() if name in names}
-        left_out = header.get("left out", {}).items()
+        left_out = header["left out"].items()
         parameters |= {name: NotStored(description) for name, description in left_out if name in names}
         if isinstance(parameters.get("class_weight"), list):
             parameters["class_weight"] = dict(parameters["class_weight"])
         probe = kind(**parameters)
-        for name, value in (arrays | {name: header[name] for name in NUMBERS if name in header}).items():
+        for name, value in (arrays | {name: header[name] for name in NUMBERS}).items():
             setattr(probe, name, value)
         probe.last_ = arrays[LAST] > 0
         probe.features_, probe.kinds_ = _joined(maps), header["kinds"]
         probe.classes_ = np.array(header["classes"], dtype=np.dtype(header["dtype"]))
-    probe.path_, probe.separation_ = None, Separation(reason="not kept in the file: fit with certify=True")
+    probe.path_ = None
     return probe
 
 
@@ -130,7 +128,7 @@ def _check(arrays: Arrays, maps: list[FeatureMap], header: Header) -> None:
         raise BadFile(f"{', '.join(wrong)} and coef_ do not fit. Write it again.")
     arrays = arrays | _map_arrays(maps)
     bad = [name for name, array in arrays.items() if not np.isfinite(array).all()]
-    bad += [name for name in NUMBERS if not isinstance(header.get(name, 0), int | float)]
+    bad += [name for name in NUMBERS if not isinstance(header[name], int | float)]
     if bad:
         raise BadFile(f"{bad[0]} has an entry that is NaN, infinite or no number. Write it again.")
     features, width = _joined(maps), int(header["n_features_in_"])

@@ -28,14 +28,14 @@ class Separation:
     """The best margin with which one prompt picks the tokens that the probe picks.
 
     margin: 1/‖p^mm‖ on standardised tokens; support (s, 2): (example, token) of the active constraints;
-    alignment: cosine between the probe's prompt and p^mm. All None, with a reason, when there is none.
+    alignment: cosine between the probe's prompt and p^mm. All None, with a reason, where there is no program.
     """
 
     margin: float | None = None
     support: NDArray[np.intp] | None = None
     certificate: Certificate | None = None
     alignment: float | None = None
-    reason: str = "not asked for: fit with certify=True"
+    reason: str = ""
 
 
 class Standardised(Stored):
@@ -91,17 +91,17 @@ class Standardised(Stored):
         return out
 
 
-def separate_selected(output: ProbeOutput, standard: Standard, prompts: Float, numbers: Index) -> Separation:
+def separate_selected(output: ProbeOutput, standard: Standard, prompts: Float) -> Separation:
     """Solve the program on the most attended token of every sequence, on standardised tokens.
 
         min ‖p‖  subject to  (x_s − x_t) · p ≥ 1,  s selected, t not
 
     The probe's prompt is feasible up to scale, so only ties (equal tokens) have no solution.
-    prompts (d, h); numbers (n,): the number of each sequence in the support.
+    prompts (d, h).
     """
     store = output.features
     if prompts.shape[1] > 1:
-        return Separation(reason="several heads select several tokens; the program is for n_heads=1")
+        return Separation(reason="several heads select several tokens; the program is for one")
     if (store.lengths == 1).all():
         return Separation(reason="every sequence has one token: there is nothing to separate")
     selected = store.padded(output.attention)[..., 0].argmax(-1)
@@ -111,7 +111,6 @@ def separate_selected(output: ProbeOutput, standard: Standard, prompts: Float, n
         solution = max_margin(tokens, selected)
     except NotSeparable as proof:
         return Separation(reason=f"not separable: {proof}")
-    example, token = np.nonzero(solution.support)
-    support = np.column_stack([numbers[example], token])
+    support = np.argwhere(solution.support)
     alignment = float(cosine(prompts[None], solution.W)[0])
-    return Separation(float(solution.margin), support, solution.certificate, alignment, reason="")
+    return Separation(float(solution.margin), support, solution.certificate, alignment)

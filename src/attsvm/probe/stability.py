@@ -40,7 +40,7 @@ class Stability:
     same_label (n,): share that predict the probe's class; spread (n,): standard deviation of the score, of
         several classes that of the predicted one.
     prompts, heads (resamples,): cosine with the probe's prompt and head, on standardised tokens; NaN where
-        the number of trained features differs.
+        the number of features differs.
     """
 
     same_token: Float
@@ -65,11 +65,9 @@ def stability(
     token, label, scores = _tokens(probe, X), probe.predict(X), probe.decision_function(X)
     column = None if scores.ndim == 1 else scores.argmax(1)
     kinds = probe.kinds_
-    settings: dict[str, object] = {"features": kinds, "certify": False}
+    settings: dict[str, object] = {"features": kinds}
     if kinds in (["linear"], ["rbf"]):
         settings |= {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_}
-    if "relu" not in kinds:
-        settings["n_average"] = 1
     groups = None if groups is None else as_groups(groups, len(label))
     rng, comparisons = np.random.default_rng(seed), list[tuple[object, ...]]()
     with ProgressLine(total=resamples) as line:
@@ -88,7 +86,7 @@ def stability(
 
 
 def _tokens(probe: FittedProbe, X: Sequences) -> Index:
-    """The most attended token (n,), by the mean over heads: trained maps have one per fold, in no order."""
+    """The most attended token (n,), by the mean over heads."""
     attention = probe.attention(X)
     return (attention if attention.ndim == 2 else attention.mean(0)).argmax(-1)
 

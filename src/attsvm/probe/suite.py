@@ -18,9 +18,9 @@ from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.data.sequences import Sequences, from_table, read_sequences
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import log_loss, read_out
+from attsvm.probe.fitting.features import Splits, held_out_mean, lowest_mean
 from attsvm.probe.fitting.fits import AUTO, choose_ridges, fit_concepts
 from attsvm.probe.fitting.folds import Folding, folds
-from attsvm.probe.fitting.kinds import held_out_mean, lowest_mean
 from attsvm.probe.fitting.objective import Objective
 
 Name: TypeAlias = Hashable
@@ -74,7 +74,8 @@ class ProbeSuite(BaseEstimator):
         if constant.any():
             name, value = self.names_[int(constant.argmax())], targets[0, constant][0]
             raise ValueError(f"concept {name!r} is {value:g} in all {len(targets)} rows of Y. Leave it out.")
-        fits = {layer: self._fit_layer(layer, tokens, targets, groups) for layer, tokens in layers.items()}
+        splits = folds(self.cv, np.zeros(len(targets), int), groups, np.ones(len(targets)))
+        fits = {layer: self._fit_layer(layer, tokens, targets, splits) for layer, tokens in layers.items()}
         self.probes_ = {layer: fitted.probes for layer, fitted in fits.items()}
         self.layers_ = {
             name: _together({layer: fitted.held_out[q] for layer, fitted in fits.items()}, targets[:, q])
@@ -82,7 +83,7 @@ class ProbeSuite(BaseEstimator):
         }
         return self
 
-    def _fit_layer(self, layer: Name, X: Sequences, targets: Float, groups: ArrayLike | None) -> _LayerFit:
+    def _fit_layer(self, layer: Name, X: Sequences, targets: Float, splits: Splits) -> _LayerFit:
         store, n = _store(layer, X), len(targets)
         if len(store) != n:
             size = f"layer {layer!r} has {len(store)} sequences"
@@ -90,9 +91,8 @@ class ProbeSuite(BaseEstimator):
         settings = self.get_params()
         template = AttentionProbe(**settings)
         template._check_parameters()
-        splits = folds(self.cv, np.zeros(n, int), groups, np.ones(n))
         with _naming(layer):
-            objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, splits, 1)
+            objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, splits)
         options = template._fit_options()
         choices = choose_ridges(objective, options)
         fits = fit_concepts(objective, options, choices)

@@ -1,8 +1,8 @@
 """A compiled pass over sequences, for probes: what NumPy does in many passes, in one within the cache.
 
-Lanes are the prompts of all probes, side by side: K probes with h prompts and k scores have L = K·h lanes and
-(1 + k)·L columns, first the logits of every lane, then its token scores of every kind. The pass pays its
-compilation where there are many tokens; NumPy computes the same for few (`evaluation.block_sums`).
+K probes with k scores have (1 + k)·K columns: first the logits of every probe, then its token scores of every
+kind. The pass pays its compilation where there are many tokens; NumPy computes the same for few
+(`objective.block_sums`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from attsvm.probe.fitting.objective import BlockSums, ProbeBatch
 
 
 def compiled_block_sums(batch: ProbeBatch, span: slice) -> BlockSums:
-    """The sums over a span of sequences, as `evaluation.block_sums` computes them."""
+    """The sums over a span of sequences, as `objective.block_sums` computes them."""
     (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
     sums = BlockSums(np.zeros((width, d)), np.zeros(K), np.zeros(K), np.zeros((K, k)))
     _run(batch, span, (*sums, np.empty((0, width, d), batch.backend.dtype), np.empty((0, K, k))))
     by_probe = np.empty_like(sums.matrix_gradient)
-    by_probe[_lane_order(K, batch.objective.h, k)] = sums.matrix_gradient
+    by_probe[_column_order(K, k)] = sums.matrix_gradient
     return sums._replace(matrix_gradient=by_probe)
 
 
@@ -34,16 +34,14 @@ def score_derivatives(batch: ProbeBatch, span: slice) -> list[Float]:
     b = k * len(batch.objective.store.lengths[span])
     rows, by_intercept = np.empty((b, width, d), batch.backend.dtype), np.empty((b, K, k))
     _run(batch, span, (np.empty((0, d)), np.empty(0), np.empty(0), np.empty((0, k)), rows, by_intercept))
-    lanes = np.argsort(_lane_order(K, batch.objective.h, k)).reshape(K, -1)
-    by_matrix = (rows[:, lanes[q]].reshape(b, -1) for q in range(K))
+    columns = np.argsort(_column_order(K, k)).reshape(K, -1)
+    by_matrix = (rows[:, columns[q]].reshape(b, -1) for q in range(K))
     return [np.hstack([r, by_intercept[:, q]], dtype=rows.dtype) for q, r in enumerate(by_matrix)]
 
 
-def _lane_order(K: int, h: int, k: int) -> Index:
+def _column_order(K: int, k: int) -> Index:
     """Index of every column of the pass, the prompts of all probes first, among the K·c of the probes."""
-    place = np.arange(K * h * (1 + k)).reshape(K, h * (1 + k))
-    prompts, heads = place[:, :h], place[:, h:].reshape(K, h, k)
-    return np.concatenate([prompts.ravel(), heads.transpose(2, 0, 1).ravel()])
+    return np.arange(K * (1 + k)).reshape(K, 1 + k).T.ravel()
 
 
 def _run(batch: ProbeBatch, span: slice, sums: tuple[Array, ...]) -> None:
@@ -53,16 +51,16 @@ def _run(batch: ProbeBatch, span: slice, sums: tuple[Array, ...]) -> None:
     (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
     raw, starts = objective.store.plain(span)
     lengths = objective.store.lengths[span]
-    longest, lanes = int(lengths.max()), _lane_order(K, objective.h, k)
-    r, L = max(backend.cached // d, longest), K * objective.h
+    longest, columns = int(lengths.max()), _column_order(K, k)
+    r = max(backend.cached // d, longest)
     narrow: list[tuple[int, int]] = [(r, d), (r, width), (r, width), (width, d)]
-    double: list[tuple[int, int]] = [(longest, L), (longest, L), (6 + k, L), (K, k), (K, k)]
+    double: list[tuple[int, int]] = [(longest, K), (longest, K), (6 + k, K), (K, k), (K, k)]
     memory: list[Float] = [np.empty(shape, backend.dtype) for shape in narrow] + [np.empty(s) for s in double]
     attending_pass(
         raw,
         BRAIN if backend.brain else HALF,
         (starts, lengths, span.start),
-        tuple(map(np.ascontiguousarray, (batch.centre, batch.matrix[:, lanes], batch.intercept))),
+        tuple(map(np.ascontiguousarray, (batch.centre, batch.matrix[:, columns], batch.intercept))),
         (objective.targets, objective.training, objective.held_out),
         (probes.concept, probes.fold),
         tuple(memory),
@@ -79,7 +77,7 @@ def attending_pass(raw, shift, places, weights, data, index, memory, sums):  # t
     weights: centre (d,), matrix (d, columns), intercept (K, k).
     data: targets (concepts, k, n), training and held-out weights (folds, n); index: concept and fold (K,).
     memory, for as many sequences as fit, at least one: tokens (r, d), products and coefficients (r, columns),
-    (columns, d); for the longest: attention and its gradient (T, L), lane_sums (6 + k, L), scores and their
+    (columns, d); for the longest: attention and its gradient (T, K), probe_sums (6 + k, K), scores and their
     gradient (K, k).
     sums: gradients by the matrix (columns, d), losses and held-out losses (K,), gradients by intercepts
     (K, k); derivatives (b·k, columns, d) and (b·k, K, k). Where these last two are not empty, only they are
@@ -87,7 +85,7 @@ def attending_pass(raw, shift, places, weights, data, index, memory, sums):  # t
     of the loss.
     """
     (starts, lengths, at), (centre, matrix, intercept), (K, k) = places, weights, weights[2].shape
-    x, products, coefficients, block_gradient, attention, gain, lane_sums, scores, score_gradient = memory
+    x, products, coefficients, block_gradient, attention, gain, probe_sums, scores, score_gradient = memory
     matrix_gradient, losses, held_losses, intercept_gradient, rows, intercept_rows = sums
     (targets, training, held_out), (concept, fold), first = data, index, 0
     while first < len(lengths):
@@ -97,25 +95,25 @@ def attending_pass(raw, shift, places, weights, data, index, memory, sums):  # t
         for i in range(first, stop):
             end = begin + lengths[i]
             of_sequence, of_tokens = products[begin:end], coefficients[begin:end]
-            _attend(of_sequence, intercept, attention, lane_sums, scores)
+            _attend(of_sequence, intercept, attention, probe_sums, scores)
             if len(rows):
                 for j in range(k):
                     for q in range(K):
                         _curvature_root(scores[q], j, np.sqrt(training[fold[q], at + i]), score_gradient[q])
                         for c in range(k):  # a row at once would compile for seconds
                             intercept_rows[i * k + j, q, c] = score_gradient[q, c]
-                    _back_propagate(of_sequence, score_gradient, attention, gain, lane_sums, of_tokens)
+                    _back_propagate(of_sequence, score_gradient, attention, gain, probe_sums, of_tokens)
                     np.dot(of_tokens.T, x[begin:end], rows[i * k + j])
             else:
-                _log_losses(scores, targets, concept, at + i, score_gradient, lane_sums[0])
+                _log_losses(scores, targets, concept, at + i, score_gradient, probe_sums[0])
                 for q in range(K):
-                    weight, loss = training[fold[q], at + i], lane_sums[0, q]
+                    weight, loss = training[fold[q], at + i], probe_sums[0, q]
                     losses[q] += weight * loss
                     held_losses[q] += held_out[fold[q], at + i] * loss
                     for j in range(k):
                         score_gradient[q, j] *= weight
                         intercept_gradient[q, j] += score_gradient[q, j]
-                _back_propagate(of_sequence, score_gradient, attention, gain, lane_sums, of_tokens)
+                _back_propagate(of_sequence, score_gradient, attention, gain, probe_sums, of_tokens)
             begin = end
         if not len(rows):
             np.dot(coefficients[:m].T, x[:m], block_gradient)
@@ -139,62 +137,61 @@ def _read(raw, shift, starts, lengths, first, centre, x):  # type: ignore[no-unt
 
 
 @inner
-def _attend(products, intercept, attention, lane_sums, scores):  # type: ignore[no-untyped-def]
-    """Exponentials (T, L) of a sequence with these products (T, columns), their sums, and scores (K, k)."""
-    (K, k), T, L = intercept.shape, len(products), attention.shape[1]
-    top, total, score = lane_sums[0], lane_sums[1], lane_sums[2]
-    for lane in range(L):
-        top[lane], total[lane] = products[0, lane], 0.0
+def _attend(products, intercept, attention, probe_sums, scores):  # type: ignore[no-untyped-def]
+    """Exponentials (T, K) of a sequence with these products (T, columns), their sums, and scores (K, k)."""
+    (K, k), T = intercept.shape, len(products)
+    top, total, score = probe_sums[0], probe_sums[1], probe_sums[2]
+    for q in range(K):
+        top[q], total[q] = products[0, q], 0.0
     for t in range(1, T):
-        for lane in range(L):
-            top[lane] = max(top[lane], products[t, lane])
-    for t in range(T):
-        for lane in range(L):
-            relative = exponential(products[t, lane] - top[lane])
-            attention[t, lane] = relative
-            total[lane] += relative
-    for j in range(k):
-        for lane in range(L):
-            score[lane] = 0.0
-        for t in range(T):
-            for lane in range(L):
-                score[lane] += attention[t, lane] * products[t, (1 + j) * L + lane]
         for q in range(K):
-            scores[q, j] = intercept[q, j]
-        for lane in range(L):
-            scores[lane * K // L, j] += score[lane] / total[lane]
+            top[q] = max(top[q], products[t, q])
+    for t in range(T):
+        for q in range(K):
+            relative = exponential(products[t, q] - top[q])
+            attention[t, q] = relative
+            total[q] += relative
+    for j in range(k):
+        for q in range(K):
+            score[q] = 0.0
+        for t in range(T):
+            for q in range(K):
+                score[q] += attention[t, q] * products[t, (1 + j) * K + q]
+        for q in range(K):
+            scores[q, j] = intercept[q, j] + score[q] / total[q]
 
 
 @inner
-def _back_propagate(products, score_gradient, attention, gain, lane_sums, coefficients):  # type: ignore[no-untyped-def]
+def _back_propagate(products, score_gradient, attention, gain, probe_sums, coefficients):  # type: ignore[no-untyped-def]
     """Coefficients (T, columns) of the tokens in the gradients of Σ_j g_j score_j, g (K, k)."""
-    (K, k), T, L = score_gradient.shape, len(products), attention.shape[1]
-    total, mean, losing, winners, last = lane_sums[1], lane_sums[2], lane_sums[3], lane_sums[4], lane_sums[5]
-    for lane in range(L):
-        mean[lane], losing[lane], winners[lane] = 0.0, 0.0, 0.0
+    (K, k), T = score_gradient.shape, len(products)
+    total, mean, losing = probe_sums[1], probe_sums[2], probe_sums[3]
+    winners, last = probe_sums[4], probe_sums[5]
+    for q in range(K):
+        mean[q], losing[q], winners[q] = 0.0, 0.0, 0.0
     for j in range(k):
-        slope = lane_sums[6 + j]
-        for lane in range(L):
-            slope[lane] = score_gradient[lane * K // L, j] / total[lane]
+        slope = probe_sums[6 + j]
+        for q in range(K):
+            slope[q] = score_gradient[q, j] / total[q]
         for t in range(T):
-            for lane in range(L):
-                g = slope[lane] * products[t, (1 + j) * L + lane]
-                gain[t, lane] = g if j == 0 else gain[t, lane] + g
-                coefficients[t, (1 + j) * L + lane] = attention[t, lane] * slope[lane]
-                mean[lane] += attention[t, lane] * g
-    for lane in range(L):
-        mean[lane] /= total[lane]
+            for q in range(K):
+                g = slope[q] * products[t, (1 + j) * K + q]
+                gain[t, q] = g if j == 0 else gain[t, q] + g
+                coefficients[t, (1 + j) * K + q] = attention[t, q] * slope[q]
+                mean[q] += attention[t, q] * g
+    for q in range(K):
+        mean[q] /= total[q]
     for t in range(T):
-        for lane in range(L):
-            coefficient, wins = attention[t, lane] * (gain[t, lane] - mean[lane]), attention[t, lane] == 1.0
-            coefficients[t, lane] = coefficient
-            losing[lane] += 0.0 if wins else coefficient
-            winners[lane] += 1.0 if wins else 0.0
-            last[lane] = t if wins else last[lane]
+        for q in range(K):
+            coefficient, wins = attention[t, q] * (gain[t, q] - mean[q]), attention[t, q] == 1.0
+            coefficients[t, q] = coefficient
+            losing[q] += 0.0 if wins else coefficient
+            winners[q] += 1.0 if wins else 0.0
+            last[q] = t if wins else last[q]
     # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
-    for lane in range(L):
-        if winners[lane] == 1.0:
-            coefficients[int(last[lane]), lane] = -losing[lane]
+    for q in range(K):
+        if winners[q] == 1.0:
+            coefficients[int(last[q]), q] = -losing[q]
 
 
 @inner

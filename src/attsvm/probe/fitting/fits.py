@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from attsvm._support.progress import ProgressLine
 from attsvm.numbers import Array, Float, Index
 from attsvm.probe.data.backends import Backend, backend_of
 from attsvm.probe.fitting.attention import Weights
 from attsvm.probe.fitting.descent import LineSearches, Pairs, SearchState, Stop, add_curvature, minimise
-from attsvm.probe.fitting.evaluation import evaluate
-from attsvm.probe.fitting.objective import Evaluation, Objective, Probes
+from attsvm.probe.fitting.objective import Evaluation, Objective, Probes, evaluate
 
 AUTO = "auto"
 
@@ -91,21 +89,16 @@ class ProbeFit(NamedTuple):
     slope: float
 
 
-Seed: TypeAlias = int | np.random.RandomState | None
-
-
 @dataclass(frozen=True)
 class FitOptions:
-    """ridges: of head and prompt, None where the data choose; starts: how many, and their seed.
+    """ridges: of head and prompt, None where the data choose; steps, tolerance: of L-BFGS.
 
-    steps, tolerance: of L-BFGS. compare_kinds: hold out even if both ridges are fixed.
+    compare_kinds: hold out even if both ridges are fixed.
     """
 
     ridges: Sequence[float | None]
-    starts: int
     steps: int
     tolerance: float
-    seed: Seed = None
     compare_kinds: bool = False
 
 
@@ -115,7 +108,7 @@ def choose_ridges(objective: Objective, options: FitOptions) -> list[RidgeChoice
     Every lane goes from strong ridges, where attention is even, to weak ones, each stage from the weights of
     the stage before it.
     """
-    backend, start = backend_of(objective.store.rows), _starts(objective, options)[0]
+    backend, start = backend_of(objective.store.rows), np.zeros(objective.size)
     concepts, folds = len(objective.targets), len(objective.training) - 1
     attends = objective.store.lengths.max() > 1
     lanes = _ridge_lanes(options.ridges, attends and not objective.tied)  # a tied prompt cannot stay even
@@ -128,26 +121,25 @@ def choose_ridges(objective: Objective, options: FitOptions) -> list[RidgeChoice
         from_pooling, from_norm = search(lanes, start, np.full(concepts, np.inf)), list[_Lane]()
         if len(weak):
             best, stages = np.min([lane.best for lane in from_pooling], axis=0), sum(map(len, lanes))
-            from_norm = search([weak], largest_norm_start(backend, objective, start), best, stages)
+            from_norm = search([weak], largest_norm_start(backend, objective), best, stages)
     return [_best(from_pooling, from_norm, concept) for concept in range(concepts)]
 
 
 def fit_concepts(objective: Objective, options: FitOptions, choices: Sequence[RidgeChoice]) -> list[ProbeFit]:
-    """Every concept's best of several starts, all in shared passes; the path's end is the first start.
+    """Every concept's fit, all in shared passes, from the path's end, or without a path from mean pooling.
 
-    Without a path, and with weak ridges, attention to the largest tokens is a rival of the first start.
+    Without a path, and with weak ridges, attention to the largest tokens is a rival of that start.
     """
     backend, concepts = backend_of(objective.store.rows), np.arange(len(objective.targets))
-    starts, attends = _starts(objective, options), objective.store.lengths.max() > 1
-    first = [starts[0] if choice.start is None else choice.start for choice in choices]
+    attends = objective.store.lengths.max() > 1
+    first = [np.zeros(objective.size) if choice.start is None else choice.start for choice in choices]
     ridges = np.array([(choice.prompt_ridge, choice.head_ridge) for choice in choices])
     without_path = np.array([choice.start is None for choice in choices])
     contested = concepts[without_path & (ridges <= WEAK).all(1) & attends]
     with backend.scope():
-        start = [largest_norm_start(backend, objective, starts[0])] if len(contested) else []
-        random = np.repeat(starts[1:], len(concepts), axis=0)
-        points = np.concatenate([np.stack([*first, *start * len(contested)]), random])
-        concept = np.concatenate([concepts, contested, np.tile(concepts, options.starts - 1)])
+        start = [largest_norm_start(backend, objective)] if len(contested) else []
+        points = np.stack([*first, *start * len(contested)])
+        concept = np.concatenate([concepts, contested])
         probes = Probes(concept, np.zeros_like(concept), *ridges[concept].T)
         search = minimise(
             backend,
@@ -354,19 +346,9 @@ def _metric(backend: Backend, objective: Objective, head: Float, prompt: Float) 
 # ---------------------------------------------------------------------- starts
 
 
-def _starts(objective: Objective, options: FitOptions) -> Float:
-    """Starts (s, D): mean pooling first; after it, or for several heads, random logits N(0, 1)."""
-    rng = check_random_state(0 if options.seed is None else options.seed)
-    d, h = objective.store.width, objective.h
-    starts = np.zeros((options.starts, objective.size))
-    for start in starts if h > 1 else starts[1:]:
-        start[: d * h] = rng.standard_normal(d * h) / np.sqrt(d)
-    return starts
-
-
-def largest_norm_start(backend: Backend, objective: Objective, start: Float) -> Float:
-    """The start (D,) with its first prompt replaced by `largest_norm_prompt`."""
-    start, prompt = start.copy(), largest_norm_prompt(backend, objective)
+def largest_norm_start(backend: Backend, objective: Objective) -> Float:
+    """The start (D,) whose prompt is `largest_norm_prompt`, and whose head is 0."""
+    start, prompt = np.zeros(objective.size), largest_norm_prompt(backend, objective)
     start[: len(prompt)] = 2 * prompt if objective.tied else prompt  # `tie` halves it: its head is 0
     return start
 

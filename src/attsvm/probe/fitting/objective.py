@@ -1,17 +1,27 @@
-"""The ridge objective of prompts and head together, for many probes, on standardised tokens."""
+"""The ridge objective of many probes on standardised tokens: value, gradient, and Gauss–Newton matrices.
+
+All probes are evaluated in one read of the tokens, many tokens by `compiled_pass`, which computes the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, get_blas_funcs
 
 from attsvm.numbers import Array, Float, Index, Values
-from attsvm.probe.data.backends import Backend, backend_of
+from attsvm.numbers.threads import in_threads, single_thread
+from attsvm.probe.data.backends import Backend, Host, backend_of, total
 from attsvm.probe.data.store import TokenStore, raise_not_finite
-from attsvm.probe.fitting.attention import Weights
+from attsvm.probe.fitting.attention import Weights, attend, log_loss, token_coefficients
+
+MATRIX_NUMBERS, ROW_NUMBERS, MATRIX_COST = 1 << 25, 1 << 23, 50
+"""Numbers of all matrices together, and of derivatives at a time (128 and 32 MB in float32). A matrix may
+cost this many times the multiplications of an evaluation."""
 
 
 class Standard(NamedTuple):
@@ -118,14 +128,14 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Weighted log loss plus two ridges, of K probes at once.
+    """Weighted log loss plus two ridges, of K probes at once, each with one prompt.
 
         Σ_i ω_i ℓ(y_i, score_i) + prompt_ridge ‖p‖²/2 + head_ridge ‖v‖²/2   on standardised tokens
 
     targets (concepts, k, n): one-hot classes, or numbers in [0, 1] where k = 1.
     training, held_out (folds, n): weights ω; each row sums to one or to zero. Row 0 trains on everything.
     fold_share (folds,): share of the importance of all held-out sequences that each fold tests.
-    h: number of prompts; tied: each prompt is its own head (k = 1).
+    tied: the prompt is the head (k = 1).
     """
 
     store: TokenStore
@@ -134,12 +144,11 @@ class Objective:
     training: Float
     held_out: Float
     fold_share: Float
-    h: int
     tied: bool = False
 
     @classmethod
     def of(
-        cls, store: TokenStore, targets: Float, importance: Float, splits: Values, h: int, tied: bool = False
+        cls, store: TokenStore, targets: Float, importance: Float, splits: Values, tied: bool = False
     ) -> Objective:
         """Fold 0 trains on everything, fold f where splits[f − 1] is 1; it is tested where that is −1.
 
@@ -152,13 +161,13 @@ class Objective:
         held_out /= np.where(fold_share > 0, fold_share, 1.0)[:, None]
         standard, targets = standardise(store, importance), np.ascontiguousarray(targets, np.float64)
         fold_share /= max(fold_share.sum(), 1e-300)
-        return cls(store, standard, targets, training, held_out, fold_share, h, tied)
+        return cls(store, standard, targets, training, held_out, fold_share, tied)
 
     def weights_at(self, point: Float) -> Weights:
         """A point (D,) as weights on standardised tokens."""
-        d, h, k = self.store.width, self.h, self.k
-        matrix = point[: d * h * (1 + k)].reshape(h * (1 + k), d).T
-        return Weights(matrix[:, :h], matrix[:, h:].reshape(d, h, k), point[d * h * (1 + k) :])
+        d, k = self.store.width, self.k
+        matrix = point[: d * (1 + k)].reshape(1 + k, d).T
+        return Weights(matrix[:, :1], matrix[:, None, 1:], point[d * (1 + k) :])
 
     def weights_for_tokens(self, point: Float) -> Weights:
         """A point (D,) as weights for tokens as they come: the standardisation is folded into the weights."""
@@ -180,9 +189,9 @@ class Objective:
 
     @property
     def counts(self) -> list[int]:
-        """How many numbers of a probe belong to its prompts, its heads and its intercepts."""
-        d, h, k = self.store.width, self.h, self.k
-        return [d * h, d * h * k, k]
+        """How many numbers of a probe belong to its prompt, its heads and its intercepts."""
+        d, k = self.store.width, self.k
+        return [d, d * k, k]
 
     @property
     def size(self) -> int:
@@ -193,7 +202,7 @@ class Objective:
 class ProbeBatch(NamedTuple):
     """K probes in one pass over the tokens, which computes (x − centre) matrix.
 
-    centre (d,), matrix (d, K·c) with c = h (1 + k), on tokens that are not standardised; intercept (K, k).
+    centre (d,), matrix (d, K·c) with c = 1 + k, on tokens that are not standardised; intercept (K, k).
     """
 
     objective: Objective
@@ -210,3 +219,107 @@ class ProbeBatch(NamedTuple):
         m = objective.size - objective.k
         matrix = backend.narrowed(points[:, :m].reshape(-1, d) / backend.put(standard.scale)).T
         return cls(objective, backend, probes, backend.operand(standard.mean), matrix, points[:, m:])
+
+
+# ---------------------------------------------------------------------- values and gradients
+
+
+def evaluate(objective: Objective, backend: Backend, points: Array, probes: Probes) -> Evaluation:
+    """Value and gradient of K probes at points (K, D), an array of the backend."""
+    store, k = objective.store, objective.k
+    batch = ProbeBatch.at(objective, backend, probes, points)
+    compiled = isinstance(backend, Host) and store.numbers > backend.block
+    work = partial(block_sums, batch)
+    if compiled:  # loaded here: numba takes long to import, and few tokens do not need it
+        from attsvm.probe.fitting.compiled_pass import compiled_block_sums
+
+        work = partial(compiled_block_sums, batch)
+    sums = total(backend.map_blocks(work, store.spans(backend.block)))
+    shape = len(probes), 1 + k, store.width
+    vectors = points[:, :-k].reshape(shape)
+    ridges = np.stack([probes.prompt_ridge, probes.head_ridge], 1)[:, np.repeat([0, 1], [1, k])]
+    shrink = backend.put(ridges)[:, :, None] * vectors
+    value = sums.loss + (shrink * vectors).sum((1, 2)) / 2
+    gradient = sums.matrix_gradient.reshape(shape) / backend.put(objective.standard.scale) + shrink
+    gradient = backend.xp.concatenate([gradient.reshape(len(probes), -1), sums.intercept_gradient], 1)
+    gradient = objective.tie(backend, gradient)
+    evaluation = Evaluation(backend.numpy(value), gradient, backend.numpy(sums.held_out))
+    if not compiled or objective.tied:
+        return evaluation
+
+    def curvature(index: Index) -> list[Array]:
+        return gauss_newton(ProbeBatch.at(objective, backend, probes.take(index), points[index]))
+
+    return evaluation._replace(curvature=curvature, curvature_limit=affordable_matrices(objective))
+
+
+def block_sums(batch: ProbeBatch, span: slice) -> BlockSums:
+    """The sums over a span of sequences, on any backend; `compiled_block_sums` computes the same."""
+    objective, backend, probes = batch.objective, batch.backend, batch.probes
+    x, products = backend.products(objective.store.read(span), batch.centre, batch.matrix)
+    segments = backend.segments(objective.store.lengths[span])
+    output = attend(backend, segments, products, batch.intercept, 1)
+    targets = backend.put(objective.targets[:, :, span][probes.concept])
+    losses, gradient = log_loss(backend.xp, output.scores, targets)
+    training = backend.put(objective.training[:, span][probes.fold])
+    held_out = backend.put(objective.held_out[:, span][probes.fold])
+    gradient = gradient * training[:, None]
+    coefficients = token_coefficients(backend.xp, segments, output, gradient)
+    by_matrix = backend.weighted_sums(coefficients.reshape(batch.matrix.shape[1], -1), x)
+    return BlockSums(by_matrix, (losses * training).sum(-1), (losses * held_out).sum(-1), gradient.sum(-1))
+
+
+# ---------------------------------------------------------------------- curvature
+
+
+def affordable_matrices(objective: Objective) -> int:
+    """How many probes' matrices fit in memory; 0 where one costs more than the evaluations that it saves."""
+    D, k, store = objective.size, objective.k, objective.store
+    evaluation = 2 * (1 + k) * store.numbers
+    affordable = D**2 * (k * len(store) + D) <= MATRIX_COST * evaluation
+    return MATRIX_NUMBERS // D**2 if affordable else 0
+
+
+def gauss_newton(batch: ProbeBatch) -> list[Float]:
+    """Cholesky factors of J' L J + ridges, one for each probe; on the host.
+
+    J: derivatives of the scores; L: curvature of the loss by the scores. The curvature of the scores
+    themselves is left out; L-BFGS learns it.
+    """
+    objective, probes = batch.objective, batch.probes
+    matrices = _score_matrices(batch)
+    scale = np.tile(objective.standard.scale, 1 + objective.k)
+    scale = np.append(scale, np.ones(objective.k)).astype(matrices[0].dtype)
+
+    def factor(q: int) -> Float:
+        matrix, ridges = matrices[q], (probes.prompt_ridge[q], probes.head_ridge[q], 0.0)
+        matrix /= scale[:, None] * scale
+        diagonal = np.diagonal(matrix) + np.repeat(ridges, objective.counts)
+        diagonal += len(matrix) * np.finfo(matrix.dtype).eps * diagonal.max()  # bounds the rounding error
+        matrix[np.diag_indices(len(matrix))] = diagonal
+        try:
+            factored: Float = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)[0]
+            return factored
+        except LinAlgError:
+            return np.diag(np.sqrt(diagonal))
+
+    return in_threads(factor, range(len(probes)))
+
+
+def _score_matrices(batch: ProbeBatch) -> list[Float]:
+    """Lower triangles of J' L J on tokens that are not standardised, (D, D) for each probe."""
+    from attsvm.probe.fitting.compiled_pass import score_derivatives
+
+    K, D, dtype = len(batch.probes), batch.objective.size, batch.backend.dtype
+    matrices: list[Float] = [np.zeros((D, D), dtype, order="F") for _ in range(K)]
+    syrk, step = get_blas_funcs("syrk", dtype=dtype), max(1, ROW_NUMBERS // (K * batch.objective.k * D))
+    for block in batch.objective.store.spans(8 * batch.backend.block):
+        for first in range(block.start, block.stop, step):
+            with single_thread():
+                rows = score_derivatives(batch, slice(first, min(first + step, block.stop)))
+
+            def add(q: int, rows: list[Float] = rows) -> None:
+                syrk(1.0, rows[q].T, beta=1.0, c=matrices[q], overwrite_c=True, lower=True)
+
+            in_threads(add, range(K))
+    return matrices
