@@ -52,7 +52,7 @@ def test_a_probe_says_what_it_does_and_its_resamples_say_it_once(shown, monkeypa
     X = np.random.default_rng(0).standard_normal((24, 3, 2))
     y = (X[:, :, 0].max(1) > 0.7).astype(int)
     probe = probes.AttentionProbe(features=["linear", "rbf"]).fit(X, y)
-    assert [said.split()[0] for said in shown] == ["choosing", "fitting:"]
+    assert [said.split()[0] for said in shown] == ["choosing", "choosing", "fitting:", "fitting:"]
     del shown[:]
     probe.stability(X, y, resamples=2)
     assert shown == ["resample 1 of 2"]

@@ -165,28 +165,9 @@ class Kernel(nn.Module):
         return super()._apply(fn, recurse)
 
 
-class Rectified(nn.Module):
-    """φ(x) = [x − mean, max(0, (x − mean) A + b)] of tokens (n, T, d) → (n, T, d + m); into is A (d, m)."""
-
-    mean: Tensor
-    into: Tensor
-    bias: Tensor
-
-    def __init__(self, **arrays: Any) -> None:
-        super().__init__()
-        for name, array in arrays.items():
-            self.register_buffer(name, torch.as_tensor(array, dtype=torch.float64))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = tokens.to(self.mean.dtype) - self.mean
-        return torch.cat([x, torch.relu(x @ self.into + self.bias)], -1)
-
-
 def feature_module(**arrays: Any) -> nn.Module:
     """The feature map that has these arrays; the identity where there are none."""
-    if "root" in arrays:
-        return Kernel(**arrays)
-    return Rectified(**arrays) if "into" in arrays else nn.Identity()
+    return Kernel(**arrays) if "root" in arrays else nn.Identity()
 
 
 # ---------------------------------------------------------------------- the probe

@@ -9,63 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.numbers import Array, Float, Index
-from attsvm.numbers.compiled import BRAIN, HALF, exponential, inner, log_one_plus, single, with_blas
-from attsvm.probe.data.backends import Host
-from attsvm.probe.fitting.objective import BlockSums, ProbeBatch
-
-
-def compiled_block_sums(batch: ProbeBatch, span: slice) -> BlockSums:
-    """The sums over a span of sequences, as `objective.block_sums` computes them."""
-    (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
-    sums = BlockSums(np.zeros((width, d)), np.zeros(K), np.zeros(K), np.zeros((K, k)))
-    _run(batch, span, (*sums, np.empty((0, width, d), batch.backend.dtype), np.empty((0, K, k))))
-    by_probe = np.empty_like(sums.matrix_gradient)
-    by_probe[_column_order(K, k)] = sums.matrix_gradient
-    return sums._replace(matrix_gradient=by_probe)
-
-
-def score_derivatives(batch: ProbeBatch, span: slice) -> list[Float]:
-    """√ω √L J (b·k, D) of every probe, by matrix and intercept: J' ω L J is its Gauss–Newton matrix.
-
-    ω: training weights; L: the curvature of the loss by the scores; J: the derivatives of the scores.
-    """
-    (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
-    b = k * len(batch.objective.store.lengths[span])
-    rows, by_intercept = np.empty((b, width, d), batch.backend.dtype), np.empty((b, K, k))
-    _run(batch, span, (np.empty((0, d)), np.empty(0), np.empty(0), np.empty((0, k)), rows, by_intercept))
-    columns = np.argsort(_column_order(K, k)).reshape(K, -1)
-    by_matrix = (rows[:, columns[q]].reshape(b, -1) for q in range(K))
-    return [np.hstack([r, by_intercept[:, q]], dtype=rows.dtype) for q, r in enumerate(by_matrix)]
-
-
-def _column_order(K: int, k: int) -> Index:
-    """Index of every column of the pass, the prompts of all probes first, among the K·c of the probes."""
-    return np.arange(K * (1 + k)).reshape(K, 1 + k).T.ravel()
-
-
-def _run(batch: ProbeBatch, span: slice, sums: tuple[Array, ...]) -> None:
-    """The pass, which adds to `sums`, in the order of `attending_pass`."""
-    objective, backend, probes = batch.objective, batch.backend, batch.probes
-    assert isinstance(backend, Host)
-    (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
-    raw, starts = objective.store.plain(span)
-    lengths = objective.store.lengths[span]
-    longest, columns = int(lengths.max()), _column_order(K, k)
-    r = max(backend.cached // d, longest)
-    narrow: list[tuple[int, int]] = [(r, d), (r, width), (r, width), (width, d)]
-    double: list[tuple[int, int]] = [(longest, K), (longest, K), (6 + k, K), (K, k), (K, k)]
-    memory: list[Float] = [np.empty(shape, backend.dtype) for shape in narrow] + [np.empty(s) for s in double]
-    attending_pass(
-        raw,
-        BRAIN if backend.brain else HALF,
-        (starts, lengths, span.start),
-        tuple(map(np.ascontiguousarray, (batch.centre, batch.matrix[:, columns], batch.intercept))),
-        (objective.targets, objective.training, objective.held_out),
-        (probes.concept, probes.fold),
-        tuple(memory),
-        sums,
-    )
+from attsvm.numbers.compiled import exponential, inner, log_one_plus, single, with_blas
 
 
 @with_blas

@@ -84,7 +84,7 @@ def folds(cv: Folding, labels: Values, groups: ArrayLike | None, importance: Flo
         if cv < 2:
             raise ValueError(f"cv is {cv}. {expected}")
         pairs = _stratified(int(cv), labels, groups, importance > 0)
-    elif hasattr(cv, "split"):
+    elif hasattr(cv, "split") and not isinstance(cv, str):
         pairs = list(cv.split(np.zeros(n), labels, groups))
     elif isinstance(cv, Iterable):
         pairs = list(cv)

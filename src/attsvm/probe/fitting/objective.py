@@ -229,11 +229,7 @@ def evaluate(objective: Objective, backend: Backend, points: Array, probes: Prob
     store, k = objective.store, objective.k
     batch = ProbeBatch.at(objective, backend, probes, points)
     compiled = isinstance(backend, Host) and store.numbers > backend.block
-    work = partial(block_sums, batch)
-    if compiled:  # loaded here: numba takes long to import, and few tokens do not need it
-        from attsvm.probe.fitting.compiled_pass import compiled_block_sums
-
-        work = partial(compiled_block_sums, batch)
+    work = partial(compiled_block_sums if compiled else block_sums, batch)
     sums = total(backend.map_blocks(work, store.spans(backend.block)))
     shape = len(probes), 1 + k, store.width
     vectors = points[:, :-k].reshape(shape)
@@ -267,6 +263,65 @@ def block_sums(batch: ProbeBatch, span: slice) -> BlockSums:
     coefficients = token_coefficients(backend.xp, segments, output, gradient)
     by_matrix = backend.weighted_sums(coefficients.reshape(batch.matrix.shape[1], -1), x)
     return BlockSums(by_matrix, (losses * training).sum(-1), (losses * held_out).sum(-1), gradient.sum(-1))
+
+
+def compiled_block_sums(batch: ProbeBatch, span: slice) -> BlockSums:
+    """The sums over a span of sequences, as `block_sums` computes them, for many tokens on the host."""
+    (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
+    sums = BlockSums(np.zeros((width, d)), np.zeros(K), np.zeros(K), np.zeros((K, k)))
+    _run_compiled(batch, span, (*sums, np.empty((0, width, d), batch.backend.dtype), np.empty((0, K, k))))
+    by_probe = np.empty_like(sums.matrix_gradient)
+    by_probe[_column_order(K, k)] = sums.matrix_gradient
+    return sums._replace(matrix_gradient=by_probe)
+
+
+def score_derivatives(batch: ProbeBatch, span: slice) -> list[Float]:
+    """√ω √L J (b·k, D) of every probe, by matrix and intercept: J' ω L J is its Gauss–Newton matrix.
+
+    ω: training weights; L: the curvature of the loss by the scores; J: the derivatives of the scores.
+    """
+    (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
+    b = k * len(batch.objective.store.lengths[span])
+    rows, by_intercept = np.empty((b, width, d), batch.backend.dtype), np.empty((b, K, k))
+    _run_compiled(
+        batch, span, (np.empty((0, d)), np.empty(0), np.empty(0), np.empty((0, k)), rows, by_intercept)
+    )
+    columns = np.argsort(_column_order(K, k)).reshape(K, -1)
+    by_matrix = (rows[:, columns[q]].reshape(b, -1) for q in range(K))
+    return [np.hstack([r, by_intercept[:, q]], dtype=rows.dtype) for q, r in enumerate(by_matrix)]
+
+
+def _column_order(K: int, k: int) -> Index:
+    """Index of every column of the pass, the prompts of all probes first, among the K·c of the probes."""
+    return np.arange(K * (1 + k)).reshape(K, 1 + k).T.ravel()
+
+
+def _run_compiled(batch: ProbeBatch, span: slice, sums: tuple[Array, ...]) -> None:
+    """The pass, which adds to `sums`, in the order of `attending_pass`."""
+    # Loaded here: numba takes long to import, and few tokens do not need it.
+    from attsvm.numbers.compiled import BRAIN, HALF
+    from attsvm.probe.fitting.compiled_pass import attending_pass
+
+    objective, backend, probes = batch.objective, batch.backend, batch.probes
+    assert isinstance(backend, Host)
+    (d, width), (K, k) = batch.matrix.shape, batch.intercept.shape
+    raw, starts = objective.store.plain(span)
+    lengths = objective.store.lengths[span]
+    longest, columns = int(lengths.max()), _column_order(K, k)
+    r = max(backend.cached // d, longest)
+    narrow: list[tuple[int, int]] = [(r, d), (r, width), (r, width), (width, d)]
+    double: list[tuple[int, int]] = [(longest, K), (longest, K), (6 + k, K), (K, k), (K, k)]
+    memory: list[Float] = [np.empty(shape, backend.dtype) for shape in narrow] + [np.empty(s) for s in double]
+    attending_pass(
+        raw,
+        BRAIN if backend.brain else HALF,
+        (starts, lengths, span.start),
+        tuple(map(np.ascontiguousarray, (batch.centre, batch.matrix[:, columns], batch.intercept))),
+        (objective.targets, objective.training, objective.held_out),
+        (probes.concept, probes.fold),
+        tuple(memory),
+        sums,
+    )
 
 
 # ---------------------------------------------------------------------- curvature
@@ -308,8 +363,6 @@ def gauss_newton(batch: ProbeBatch) -> list[Float]:
 
 def _score_matrices(batch: ProbeBatch) -> list[Float]:
     """Lower triangles of J' L J on tokens that are not standardised, (D, D) for each probe."""
-    from attsvm.probe.fitting.compiled_pass import score_derivatives
-
     K, D, dtype = len(batch.probes), batch.objective.size, batch.backend.dtype
     matrices: list[Float] = [np.zeros((D, D), dtype, order="F") for _ in range(K)]
     syrk, step = get_blas_funcs("syrk", dtype=dtype), max(1, ROW_NUMBERS // (K * batch.objective.k * D))
