@@ -37,6 +37,7 @@ from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, ORANGE, label, plain_powers, write_svg
 from attsvm_lab.claims.law_of_halves import DIAGONALS, FACTORS, SIZE, WIDE, trained_diagonals
 from attsvm_lab.claims.waiting import BESIDE, heads_of, length, spare, trained
+from attsvm_lab.programs import MaxNorm
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "lab" / "records" / "law_of_halves.json"
@@ -80,7 +81,7 @@ STOPS = (7_000, 64, 1e-7, 20_000)
 def factors() -> dict[str, Any]:
     """Steps in Schatten(p) and in the longest row on K and Q, apart, against all programs that they imply."""
     tokens, v = att.datasets.sphere(*SIZE, seed=SEEDS)
-    programs = [*(att.Schatten(p) for p in (1, 1.5, 2, 3, 4, math.inf)), att.MaxNorm()]
+    programs = [*(att.Schatten(p) for p in (1, 1.5, 2, 3, 4, math.inf)), MaxNorm()]
     rows = []
     for norm_of_steps in [*(att.Schatten(p) for p in (2.0, 3.0, 4.0, 6.0, 8.0, math.inf)), att.LongestRow()]:
         rank, lr, steps = ROWS

@@ -79,7 +79,6 @@ if TYPE_CHECKING:
         Capabilities as Capabilities,
         Entrywise as Entrywise,
         LongestRow as LongestRow,
-        MaxNorm as MaxNorm,
         Norm as Norm,
         RowWise as RowWise,
         Schatten as Schatten,

@@ -11,7 +11,6 @@ from attsvm.comparison.theory import NoTheorem, limit_norm
 from attsvm.norms import (
     Entrywise,
     LongestRow,
-    MaxNorm,
     RowWise,
     Schatten,
     frobenius,
@@ -68,7 +67,7 @@ def printed(value):
         (KeyQuery(separate=True), steepest(Schatten(4), 0.1), Schatten(2), "theorem for flows"),
         (KeyQuery(), steepest(Schatten(3), 0.1), Schatten(1.5), "theorem for flows"),
         (KeyQuery(), per_block(steepest(spectral, 0.1)), spectral, "theorem for flows"),
-        (KeyQuery(), steepest(LongestRow(), 0.1), MaxNorm(), "theorem for flows"),
+        (KeyQuery(), steepest(LongestRow(), 0.1), "max-norm", "theorem for flows"),
         (DiagonalKeyQuery(), steepest(LongestRow(), 0.1), linf, "theorem for flows"),
         (Diagonal(), steepest(LongestRow(), 0.1), linf, "theorem for flows"),
         (DiagonalKeyQuery(), steepest(Entrywise(3), 0.1), Entrywise(1.5), "theorem for flows"),
@@ -297,10 +296,6 @@ def test_a_norm_of_ones_own_with_p_2_is_not_taken_for_the_frobenius_norm():
 def test_what_is_no_weight_or_optimizer_is_not_called_an_open_question(weight, optimizer, message):
     with pytest.raises(TypeError, match=message):
         limit_norm(weight, optimizer)
-
-
-def test_a_vector_is_compared_by_its_largest_entry_in_the_max_norm():
-    assert limit_norm(Diagonal(), steepest(MaxNorm(), 0.1)).norm == linf
 
 
 @pytest.mark.parametrize(

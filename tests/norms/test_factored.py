@@ -6,7 +6,6 @@ import pytest
 from attsvm.norms import (
     Entrywise,
     LongestRow,
-    MaxNorm,
     RowWise,
     Schatten,
     frobenius,
@@ -25,8 +24,10 @@ ROUNDING = 1e-10
 def test_the_longest_rows_of_two_factors_imply_the_max_norm():
     W = np.random.default_rng(0).standard_normal((4, 3))
     implied = Factored(LongestRow())
-    assert implied.closed == MaxNorm() and "γ₂" in implied.words
-    assert implied.value(W) == pytest.approx(MaxNorm().value(W)) and implied.value(W) < np.linalg.norm(W, 2)
+    assert implied.closed is None and implied.named == "max-norm" and "max-norm" in implied.words
+    with pytest.raises(ValueError, match=r"attsvm_lab\.programs"):
+        implied.value(W)
+    assert not Factored(LongestRow(), factors=3).named and not Factored(RowWise(3)).named
     assert Factored(LongestRow(), factors=3).closed is None and Factored(RowWise(3)).closed is None
     assert Factored(RowWise(2)).closed == nuclear
 

@@ -9,7 +9,6 @@ import pytest
 from attsvm.norms import (
     Entrywise,
     LongestRow,
-    MaxNorm,
     Norm,
     RowWise,
     Schatten,
@@ -46,7 +45,7 @@ def test_the_dual_of_the_dual_is_the_norm(norm):
     np.testing.assert_allclose(norm.dual.dual.value(W), norm.value(W), rtol=ROUNDING)
 
 
-@pytest.mark.parametrize("norm", [*ALL_NORMS, MaxNorm(), MaxNorm().dual], ids=repr)
+@pytest.mark.parametrize("norm", ALL_NORMS, ids=repr)
 def test_nothing_has_no_length(norm):
     for shape in ((0, 2), (2, 0), (0, 0), (3, 0, 2), (0, 2, 2)):
         np.testing.assert_array_equal(norm.value(np.zeros(shape)), np.zeros(shape[:-2]))

@@ -18,7 +18,6 @@ import numpy as np
 
 from attsvm.data.tokens import Tokens
 from attsvm.norms import Entrywise, Norm
-from attsvm.norms.norms import DualMaxNorm, MaxNorm
 from attsvm.program.certificate import TOLERANCE
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotCertified, NotSeparable, Solution
@@ -197,8 +196,8 @@ def _soft(case, rows, W, margins, lam, M, gained):
 
 
 def _value(norm: Norm, W: Array) -> Decimal:
-    """A norm in 80 digits; of the max-norm and its dual the upper bound that is in the package."""
-    if isinstance(norm, (MaxNorm, DualMaxNorm)):
+    """A norm in 80 digits; of one with a bracket the upper bound that it states."""
+    if hasattr(norm, "bracket"):
         power = 0 if not W.any() else int(max(abs(a) for a in W.ravel()).adjusted())
         unit = Decimal(10) ** power
         return Decimal(norm.bracket(np.array(W / unit, float))[1]) * unit

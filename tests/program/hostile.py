@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.norms import Entrywise, MaxNorm, Schatten, frobenius
+from attsvm.norms import Entrywise, Schatten, frobenius
 from tests.program import degenerate
 from tests.program.cases import Case, Random, anchors, choice, grown, planted, powers, tied
 
@@ -308,17 +308,10 @@ FAMILIES: dict[str, Callable[[Random], Case]] = {
 def spectra(r: Random) -> Case:
     """A program of any other hard family in a Schatten norm between the nuclear and the spectral one."""
     names = [
-        name
-        for name in FAMILIES
-        if "soft" not in name and name not in ("spectra", "max_norms", "planes", "far_apart")
+        name for name in FAMILIES if "soft" not in name and name not in ("spectra", "planes", "far_apart")
     ]
     case = replace(FAMILIES[names[r.integers(len(names))]](r), slack=None)
     return replace(case, norm=Schatten(float(r.choice([1.01, 1.25, 1.5, 1.9, 2.5, 3, 4, 8, 50]))))
-
-
-def max_norms(r: Random) -> Case:
-    """The same in the max-norm."""
-    return replace(spectra(r), norm=MaxNorm())
 
 
 def far_apart(r: Random) -> Case:
@@ -362,7 +355,6 @@ FAMILIES |= {
     function.__name__: function
     for function in (
         spectra,
-        max_norms,
         tied_scales,
         soft_tied_scales,
         large,

@@ -116,7 +116,7 @@ def test_all_runs_at_once_give_the_derivatives_of_each():
             np.testing.assert_allclose(a[k], b[0], rtol=1e-8, atol=1e-8 * np.abs(a).max())
 
 
-VALUES = [att.nuclear, att.spectral, att.MaxNorm()]
+VALUES = [att.nuclear, att.spectral]
 SMOOTH = [att.Entrywise(1.5), att.Entrywise(3), att.Schatten(1.5), att.Schatten(3)]
 VERTICES = [att.l1, att.linf]
 

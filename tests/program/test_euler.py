@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 import attsvm as att
-from attsvm.norms import Entrywise, MaxNorm, Schatten, frobenius, l1, linf, nuclear, spectral
+from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.program.certificate import TOLERANCE
 from attsvm.program.derivative.pull_back import Derivative
 from tests.program import exact
 from tests.program.cases import Case
 
 NORMS = [frobenius, l1, linf, Entrywise(1.5), Entrywise(3), nuclear, spectral, Schatten(1.5), Schatten(3)]
-NORMS += [MaxNorm()]
 FAR_APART = np.array([[-6.8e17, -5.1e17], [0.024, -0.028]])
 """Its multipliers were too small by the factor |W| in the units of the program: 0.85."""
 

@@ -35,7 +35,7 @@ def test_a_norm_may_be_named(call):
 @pytest.mark.parametrize(
     ("name", "norm"),
     [("frobenius", att.frobenius), ("LINF", att.linf), ("lp:1.5", att.Entrywise(1.5))]
-    + [("schatten:3", att.Schatten(3)), ("max-norm", att.MaxNorm())],
+    + [("schatten:3", att.Schatten(3)), ("longest-row", att.LongestRow())],
 )
 def test_names_are_those_of_the_command_line(name, norm):
     assert as_norm(name) == norm

@@ -21,7 +21,7 @@ def solve(
         File, typer.Argument(help="keys, and any of queries, labels, mask, values, selected, v.")
     ],
     norm: Annotated[
-        str, typer.Option(help="frobenius, nuclear, spectral, l1, linf, max-norm, lp:1.5 or schatten:3.")
+        str, typer.Option(help="frobenius, nuclear, spectral, l1, linf, lp:1.5 or schatten:3.")
     ] = "frobenius",
     select: Annotated[
         str | None, typer.Option(help="best (under v), first, file, or one index per example: 0,2,1.")

@@ -58,7 +58,6 @@ class KKTPoint:
     rank: the number of singular values of W that are not spare; of a diagonal, of entries.
     pull: the largest singular value of M beyond the used directions, in units of those inside, M = Σ λ r.
         At a KKT point W is optimal in the nuclear norm if and only if pull ≤ 1, in Schatten(r > 1) if 0.
-        In the max-norm it is γ₂*(M) / ⟨M, W⟩ for γ₂(W) = 1, and W is optimal if and only if it is 1.
     exponent: beside a stop with r = 1, spare singular values of W grow relative to the others like
         ‖(K, Q)‖^exponent, 2 (pull − 1) under gradient descent; NaN in other norms. Normalised steps of one
         length have ‖(K, Q)‖ ∝ t.
@@ -166,7 +165,7 @@ def kkt_point(
         backwards[-1] <= NEGLIGIBLE
         and alignment >= ALIGNED
         and rank < spectra.shape[1]
-        and pull > (point.exponent == 1.0 or point.of_rows) + PULL
+        and pull > (point.exponent == 1.0) + PULL
     )
     return KKTPoint(
         "limit" if share >= LIMIT else "stop" if stays else "on the way",
@@ -230,11 +229,6 @@ class _UnitFactors(NamedTuple):
         return cls(
             np.diag(np.prod(factors, 0)), factors, of_entries, implied, r, True, path.state is not None
         )
-
-    @property
-    def of_rows(self) -> bool:
-        """Whether W is measured in the max-norm, which rows of K and of Q imply."""
-        return capabilities_of(self.norm).acts_on == "factors"
 
 
 def _off_diagonal(W: Float) -> bool:
@@ -377,7 +371,7 @@ def _gram_power(X: Float, power: float) -> Float:
 
 
 def _spare_part(point: _UnitFactors, M: Float) -> tuple[int, float, float]:
-    """The rank of W, the pull ‖M_⊥‖/s (in the max-norm γ₂*(M) / ⟨M, W⟩), and how large W is where M pulls."""
+    """The rank of W, the pull ‖M_⊥‖/s, and how large W is where M pulls."""
     if point.diagonal:
         w, pulls = np.diagonal(point.W), np.diagonal(M)
         used = np.abs(w) > SPARE * np.abs(w).max()
@@ -388,9 +382,6 @@ def _spare_part(point: _UnitFactors, M: Float) -> tuple[int, float, float]:
         return int(used.sum()), abs(pulls[first]) / inside, abs(w[first]) / float(np.abs(w[used]).min())
     left, sizes, right = np.linalg.svd(point.W)
     rank = int((sizes > SPARE * sizes[0]).sum())
-    if point.of_rows:
-        attained = float((M * point.W).sum() / point.norm.value(point.W))
-        return rank, float(point.norm.dual.value(M)) / max(attained, TINY), np.nan
     U, V = left[:, :rank], right[:rank].T
     beyond = M - U @ (U.T @ M)
     beyond = beyond - (beyond @ V) @ V.T

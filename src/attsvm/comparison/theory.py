@@ -404,6 +404,10 @@ def _implied_norm(weight: Any, norm: Norm | tuple[Norm, ...]) -> Factored:
 def _law_of_halves(weight: Any, rule: Any) -> Limit | None:
     """The limit by the law of halves; None where the implied norm is unknown or not convex."""
     factored = _implied_norm(weight, rule.norm)
+    if factored.named:
+        return _proven(
+            rule, factored.named, "Theorems 1 and 2", f"{MAJORISED}; rank at least d + e", ROWS_CLAIM
+        )
     implied = factored.closed
     if implied is None:
         return None
@@ -417,8 +421,6 @@ def _law_of_halves(weight: Any, rule: Any) -> Limit | None:
         ):  # Theorem 8 is about two factors: the error of a step grows with their number
             return _for_flows(implied, "Theorems 1 and 2", FULL, claim)
         return _proven(rule, implied, "Theorems 1 and 2", FULL, claim)
-    if traits.acts_on == "factors":
-        return _proven(rule, implied, "Theorems 1 and 2", f"{MAJORISED}; rank at least d + e", ROWS_CLAIM)
     if traits.acts_on != "singular values":  # a norm that somebody states: its KKT points are not known
         return Limit(implied, "conjecture", HALVES, f"{WIDE}; {SMALL}")
     if isinstance(factored.norm, tuple):
@@ -434,13 +436,13 @@ def _is_lp_of_two_diagonals(weight: Any, norm: Any) -> bool:
     return lp and weight.depth == 2 and not weight.separate
 
 
-def _for_flows(norm: Norm, theorems: str, hypotheses: str, claim: str = "") -> Limit:
+def _for_flows(norm: Norm | str, theorems: str, hypotheses: str, claim: str = "") -> Limit:
     """A limit that is proven for the flow only."""
     stated = "; ".join(filter(None, (ARRIVED, hypotheses, SMALL)))
     return Limit(norm, "theorem for flows", f"{PROOFS}, {theorems}", stated, claim)
 
 
-def _proven(rule: Any, norm: Norm, theorems: str, hypotheses: str, claim: str = "") -> Limit:
+def _proven(rule: Any, norm: Norm | str, theorems: str, hypotheses: str, claim: str = "") -> Limit:
     """A limit that is proven for the flow, and by Theorem 8 for shrinking steps and for plain descent."""
     from attsvm.training.rules import GradientDescent
     from attsvm.training.schedules import squares_sum

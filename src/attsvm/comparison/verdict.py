@@ -371,7 +371,7 @@ def _norm_of_the_limit(path: Path) -> Norm:
         return frobenius
     if isinstance(limit.norm, str):
         raise ValueError(f"the limit is that of the {limit.norm}. Pass norm=, that of attsvm_lab.programs.")
-    return limit.norm
+    return as_norm(limit.norm)
 
 
 # ---------------------------------------------------------------------- details

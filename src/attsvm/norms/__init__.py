@@ -1,8 +1,8 @@
 """Norms of a weight, and what the code may ask of them.
 
 norms.py has every norm and its name, capabilities.py what a norm is and what it says of itself, names.py
-reads the names. factored.py has the norms that products of factors imply, max_norm.py the semidefinite
-programs of the max-norm. No other package asks for the class of a norm: it reads `capabilities_of(norm)`.
+reads the names. factored.py has the norms that products of factors imply, layouts.py how heads lie in the
+matrices of an optimizer. No other package asks for the class of a norm: it reads `capabilities_of(norm)`.
 A new norm is a class in norms.py and, where it has programs, a line of the route table in program/solve.py.
 """
 
@@ -10,7 +10,6 @@ from attsvm.norms.capabilities import Capabilities, Norm, capabilities_of
 from attsvm.norms.norms import (
     Entrywise,
     LongestRow,
-    MaxNorm,
     RowWise,
     Schatten,
     frobenius,
@@ -24,7 +23,6 @@ __all__ = [
     "Capabilities",
     "Entrywise",
     "LongestRow",
-    "MaxNorm",
     "Norm",
     "RowWise",
     "Schatten",

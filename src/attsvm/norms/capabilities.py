@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol, runtime_checkable
 
-ActsOn = Literal["entries", "rows", "singular values", "factors", "dual of factors", "other"]
+ActsOn = Literal["entries", "rows", "singular values", "other"]
 
 
 @runtime_checkable
@@ -44,11 +44,12 @@ class Capabilities:
     """What a norm says of itself besides its four rules. The defaults assume nothing.
 
     acts_on: what the norm is the lp norm of, with its own p: the entries of W, the lengths of its rows or its
-        singular values. "factors" is the max-norm, whose value is a minimum over factors of W.
+        singular values.
     euclidean: it is the Frobenius norm.
     strictly_convex: its programs have one solution.
     on_column, on_row: the norm that it is on matrices (d, 1) and (1, e), where that has a name of its own.
-    product: the norm min N(K) N(Q) over K Qᵀ = W, where it is known and no Schatten norm.
+    product: the norm min N(K) N(Q) over K Qᵀ = W, where it is known and no Schatten norm; or the name of one
+        that another package registers.
     rounding: (d, e) ↦ bound on the relative error of `value` in units of 2⁻⁵³. A certificate counts it: a
         norm without such a bound is never certified.
     stretch: (d, e) ↦ bound on the norm of a matrix of Frobenius norm one. A certificate needs it, too.
@@ -60,7 +61,7 @@ class Capabilities:
     strictly_convex: bool = False
     on_column: Norm | None = None
     on_row: Norm | None = None
-    product: Norm | None = None
+    product: Norm | str | None = None
     rounding: Callable[[int, int], float] = _unbounded
     stretch: Callable[[int, int], float] = _unbounded
     saved: tuple[str, ...] = ()

@@ -24,8 +24,9 @@ class Factored:
     By Hölder's inequality F of Schatten(p) is Schatten(p/L) if no factor is narrower than the rank of W, and
     F of lp on diagonals k ⊙ q is l(p/L): where p < L a quasi-norm, which is not convex and has no program.
     A tuple is one norm for each factor: Schatten(p_1) … Schatten(p_L) have F = Schatten(r), 1/r = Σ 1/p_i.
-    F of the longest row is the max-norm γ₂, by definition, for two factors no narrower than d + e. A norm
-    may state its F of two factors (`Capabilities.product`). Of other norms of matrices no closed form is
+    F of the longest row is the max-norm γ₂, by definition, for two factors no narrower than d + e: it has its
+    name here, and its program in attsvm_lab.programs. A norm may state its F of two factors
+    (`Capabilities.product`). Of other norms of matrices no closed form is
     known; `words` says what is.
     diagonal: the factors are vectors, of which every Schatten norm is the length, p = 2.
     Reference: docs/law_of_halves.md.
@@ -72,17 +73,22 @@ class Factored:
         return norm.p if is_known else None
 
     @property
-    def _product(self) -> Norm | None:
+    def _product(self) -> Norm | str | None:
         """F as the norm states it, for two factors that are matrices."""
         if isinstance(self.norm, tuple) or self.factors != 2 or self.diagonal:
             return None
         return capabilities_of(self.norm).product
 
     @property
+    def named(self) -> str:
+        """The name of F where its norm and program are in another package, else nothing."""
+        return self._product if isinstance(self._product, str) else ""
+
+    @property
     def closed(self) -> Norm | None:
-        """F as a norm; None where it is not convex or not known."""
+        """F as a norm; None where it is not convex, not known, or in another package."""
         if self._product is not None:
-            return self._product
+            return None if isinstance(self._product, str) else self._product
         p = self.exponent
         if p is None or p < 1:
             return None
@@ -93,8 +99,8 @@ class Factored:
         """What is known of F, in a sentence."""
         name = "N_{0}(W_{0})" if isinstance(self.norm, tuple) else "N(W_{0})"
         F = f"min {' '.join(name.format(k) for k in range(1, self.factors + 1))}"
-        if self.closed is not None and capabilities_of(self.closed).acts_on == "factors":
-            return f"{F} is γ₂(W), the max-norm"
+        if self.named:
+            return f"{F} is the {self.named}, whose program is in attsvm_lab.programs"
         if self.closed is not None:
             return f"{F} is the {self.closed} norm"
         if self.exponent is not None:
@@ -114,7 +120,7 @@ class Factored:
 
     def value(self, W: Any) -> Any:
         """F(W) = (Σ σ_i^r)^(1/r) of matrices (…, d, e) or diagonals (…, d), where there is a closed form."""
-        if self._product is not None:
+        if self._product is not None and not isinstance(self._product, str):
             return self._product.value(W)
         p = self.exponent
         if p is None:

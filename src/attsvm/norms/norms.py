@@ -140,86 +140,6 @@ def LongestRow() -> RowWise:
     return RowWise(math.inf)
 
 
-@dataclass(frozen=True)
-class MaxNorm:
-    """The max-norm γ₂: how long the longest rows of two factors of W must be.
-
-        γ₂(W) = min max_i |k_i| max_j |q_j|  over  K Qᵀ = W
-
-    It changes under rotations and has no exponent: p is NaN. On a vector it is the largest entry. `value` is
-    the upper end of `bracket`, which some factors attain. NumPy arrays only.
-    Reference: Srebro and Shraibman 2005, "Rank, trace-norm and max-norm".
-    """
-
-    p = math.nan
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return _capabilities_of_factors("factors")
-
-    @property
-    def dual(self) -> DualMaxNorm:
-        return DualMaxNorm()
-
-    def bracket(self, W: Any) -> tuple[float, float]:
-        """Bounds on γ₂ of one matrix (d, e), 1e-11 of it apart. They hold in spite of rounding."""
-        from attsvm.norms import max_norm
-
-        return max_norm.factorised(max_norm.finite_matrix(W))[:2]
-
-    def value(self, W: Any) -> Any:
-        from attsvm.norms import max_norm
-
-        return max_norm.of_each(lambda M: max_norm.factorised(M)[1], W)
-
-    def steepest(self, G: Any) -> Any:
-        from attsvm.norms import max_norm
-
-        return max_norm.of_each(lambda M: max_norm.correlated(M)[2], G, matrices=True)
-
-    def __str__(self) -> str:
-        return "max-norm"
-
-
-@dataclass(frozen=True)
-class DualMaxNorm:
-    """The dual norm of the max-norm.
-
-        γ₂*(G) = max ⟨G, K Qᵀ⟩,  all |k_i|, |q_j| ≤ 1   =   min ½ tr D,  D diagonal,  [[0, G], [Gᵀ, 0]] ⪯ D
-
-    Reference: Linial and Shraibman 2009, "Lower bounds in communication complexity based on factorization".
-    """
-
-    p = math.nan
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return _capabilities_of_factors("dual of factors")
-
-    @property
-    def dual(self) -> MaxNorm:
-        return MaxNorm()
-
-    def bracket(self, G: Any) -> tuple[float, float]:
-        """Bounds on γ₂* of one matrix (d, e). They hold in spite of rounding."""
-        from attsvm.norms import max_norm
-
-        return max_norm.correlated(max_norm.finite_matrix(G))[:2]
-
-    def value(self, G: Any) -> Any:
-        from attsvm.norms import max_norm
-
-        return max_norm.of_each(lambda M: max_norm.correlated(M)[1], G)
-
-    def steepest(self, W: Any) -> Any:
-        from attsvm.norms import max_norm
-
-        return max_norm.of_each(lambda M: max_norm.factorised(M)[2], W, matrices=True)
-
-    def __str__(self) -> str:
-        return "dual max-norm"
-
-
 # ---------------------------------------------------------------------- capabilities
 
 
@@ -242,23 +162,10 @@ def _capabilities(acts_on: ActsOn, p: float) -> Capabilities:
         strictly_convex=1 < p < math.inf,
         on_column=frobenius if spectrum else Entrywise(p) if rows else None,
         on_row=frobenius if spectrum or rows else None,
-        product=MaxNorm() if rows and p == math.inf else None,
+        product="max-norm" if rows and p == math.inf else None,
         rounding=rounding,
         stretch=stretch,
         saved=(family, repr(p)),
-    )
-
-
-@lru_cache(maxsize=2)
-def _capabilities_of_factors(acts_on: ActsOn) -> Capabilities:
-    vectors = linf if acts_on == "factors" else l1
-    return Capabilities(
-        acts_on,
-        on_column=vectors,
-        on_row=vectors,
-        rounding=lambda d, e: d * e + 8,
-        stretch=lambda d, e: float((d * e) ** 0.5),
-        saved=("MaxNorm", "nan") if acts_on == "factors" else (),
     )
 
 
@@ -364,7 +271,6 @@ NORMS: dict[str, Norm] = {
     "spectral": spectral,
     "l1": l1,
     "linf": linf,
-    "max-norm": MaxNorm(),
     "longest-row": LongestRow(),
 }
 """Norms by the words of command lines, studies and arguments."""
@@ -376,6 +282,5 @@ SAVED: dict[str, Callable[..., Norm]] = {
     "Entrywise": lambda p: Entrywise(float(p)),
     "Schatten": lambda p: Schatten(float(p)),
     "RowWise": lambda p: RowWise(float(p)),
-    "MaxNorm": lambda _: MaxNorm(),
 }
 """Norms by the first of their words in a file (`Capabilities.saved`), made from the other words."""

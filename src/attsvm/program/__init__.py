@@ -12,6 +12,6 @@ the last digits of W.
 derivative/ has the derivatives of solutions; sensitivity.py shows them to a user, with the nearest changes of
 the support.
 
-One folder of engines per family of norms: frobenius/, entrywise/, schatten/ (the max-norm, too), and
+One folder of engines per family of norms: frobenius/, entrywise/, schatten/, and
 extended_precision/ for what float64 cannot finish. A new family is a folder and a line of the route table.
 """

@@ -35,8 +35,8 @@ def max_margin(
     Several selected tokens in a row are tied: (x_s − x_s')ᵀ W z = 0.
 
     tokens: keys (n, T, d), queries (n, e); selected: bool (n, T) or indices (n,).
-    norm: `frobenius`, `nuclear`, `spectral`, `l1`, `linf`, any `Entrywise(p)` or `Schatten(p)`, `MaxNorm()`;
-        or its name: "nuclear", "lp:1.5", "max-norm".
+    norm: `frobenius`, `nuclear`, `spectral`, `l1`, `linf`, any `Entrywise(p)` or `Schatten(p)`,
+        one that has a route of its own, or its name: "nuclear", "lp:1.5".
     required: the margin, one number or one per example (n,). 0 asks only that no other token is above a
         selected one; asked of all examples, W = 0 does.
     slack: None, or the price C of falling short, one number or one per example (n,); ∞ is None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from attsvm.norms import Entrywise, MaxNorm, Norm, Schatten, capabilities_of, frobenius
+from attsvm.norms import Entrywise, Norm, Schatten, capabilities_of, frobenius
 from attsvm.norms.capabilities import changes_a_rule
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
@@ -106,7 +106,6 @@ class Route(Protocol):
 ROUTES: dict[type, str | Route] = {
     Entrywise: "attsvm.program.entrywise.interior_point:solve_entrywise",
     Schatten: "attsvm.program.schatten.route:solve_schatten",
-    MaxNorm: "attsvm.program.schatten.route:solve_schatten",
 }
 """One line per norm: its class, and its route or "module:function", which is imported at first use.
 
@@ -120,7 +119,7 @@ def route_of(norm: Norm) -> Route:
     if route is None:
         raise ValueError(
             f"no program for the norm {norm}. Supported: Entrywise(p) and Schatten(p), "
-            "1 ≤ p ≤ ∞, and MaxNorm()."
+            "1 ≤ p ≤ ∞. Other norms register a route: see docs/extending.md."
         )
     if isinstance(route, str):
         module, _, function = route.partition(":")

@@ -12,6 +12,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import certified_ratio, certified_share, limit
 from attsvm_lab.claims.transformers_setup import draws
@@ -22,7 +23,7 @@ DRAWS, SIZE, WIDTH = 4, (4, 4, 8), 16
 RULES = {"row": att.steepest(att.LongestRow(), 0.0025), "sign": att.steepest(att.linf, 0.001)}
 STEPS = 10_000
 GROTHENDIECK = 1.7823
-GAMMA = att.MaxNorm()
+GAMMA = programs.MaxNorm()
 ENOUGH, ABOVE, OTHERS = 0.98, 1.01, 0.95
 
 

@@ -4,7 +4,8 @@ adam.py has the limit of Adam in mini-batches, offset.py that of attention besid
 joint_selection.py finds the selection whose labels one head separates best, joint_paths.py begins a path of
 head and weight there. heads_norm.py has the norm of several heads, heads_engine.py its semidefinite program,
 heads_solution.py the smallest heads, heads_of_path.py runs of many heads beside them. hybrid.py has the norm
-of parts that an optimizer treats differently, hybrid_program.py its programs. prescribed.py has
+of parts that an optimizer treats differently, hybrid_program.py its programs. max_norm.py has
+the max-norm, max_norm_values.py its values, max_norm_program.py its programs. prescribed.py has
 programs of equalities, the finite part in every norm. margin_ranges.py says between which
 margins the support stays. assumptions.py has the
 hypotheses of the theorems, rates.py power laws of curves.
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         RequiredRange as RequiredRange,
         required_range as required_range,
     )
+    from attsvm_lab.programs.max_norm import MaxNorm as MaxNorm
     from attsvm_lab.programs.offset import (
         OffsetMargin as OffsetMargin,
         offset_margin as offset_margin,

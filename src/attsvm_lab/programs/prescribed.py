@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 
 from attsvm.data.tokens import Tokens
@@ -23,7 +23,7 @@ from attsvm.norms.names import as_norm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.certificate import TOLERANCE
-from attsvm.program.extended_precision.balls import unit_ball
+from attsvm.program.extended_precision.balls import SingularValues, unit_ball
 from attsvm.program.extended_precision.central_path import FIRST, Problem, descend, follow
 from attsvm.program.finite_part import divided
 from attsvm.program.interior_engine import FLOOR, length, nearer, paces_of
@@ -31,6 +31,7 @@ from attsvm.program.max_margin import max_margin
 from attsvm.program.rows import Rows, Span
 from attsvm.program.schatten.curved import of_power, of_root, power
 from attsvm.program.solution import NotCertified
+from attsvm_lab.programs.max_norm import MaxNorm
 
 GAP_GOAL = 1e-11
 """Relative gap at which the central path ends."""
@@ -104,7 +105,7 @@ def smallest(delta: Float, queries: Float, margins: Float, norm: Norm, first: Fl
         candidates = [_of_entries]
     elif traits.acts_on == "singular values":
         candidates = [_curved, _on_path] if NEAREST <= norm.p <= FARTHEST else [_on_path]
-    elif traits.acts_on == "factors":
+    elif isinstance(norm, MaxNorm):
         candidates = [_on_path]
     else:
         raise ValueError(
@@ -189,13 +190,15 @@ def _on_path(rows: Rows, b: Float, norm: Norm, first: Float) -> tuple[Float, Flo
 
     Schatten(p) gets that of the nearer end, 1 or ∞.
     """
-    if capabilities_of(norm).acts_on == "factors":
+    of_factors = isinstance(norm, MaxNorm)  # it depends on the coordinates
+    if of_factors:
         span = Span(np.eye(rows.d), np.eye(rows.e))
     else:
         span, norm = rows.span, nuclear if norm.p < 2 else spectral
     inner = rows.within(span)
     shape = (inner.d, inner.e)
-    ball, A = unit_ball(norm.dual, shape), inner.dense
+    ball = DualMaxNormBall(*shape, trace=True) if of_factors else unit_ball(norm.dual, shape)
+    A = inner.dense
     (k, D), heights = A.shape, ball.heights(np.zeros(A.shape[1]))
     count = len(heights)
     X = np.zeros((D + count, k + count))
@@ -217,6 +220,18 @@ def _on_path(rows: Rows, b: Float, norm: Norm, first: Float) -> tuple[Float, Flo
     rounded = program.rounded()
     y, mu = descend(rounded, start, FIRST, GAP_GOAL, FIRST)
     return span.expand((ball.gradient(X @ y) * mu)[:D].reshape(shape)), y[:k]
+
+
+class DualMaxNormBall(SingularValues):
+    """The same with diagonal P and Q, the unit ball of the dual max-norm."""
+
+    def _corner(self, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        return np.arange(size), np.arange(size)
+
+    def heights(self, x: Float) -> Float:
+        """More than the sums beside them."""
+        X = np.abs(x.reshape(self.d, self.e))
+        return np.concatenate([X.sum(1), X.sum(0)]) + 1.8 * (1 - X.sum()) / (self.d + self.e)
 
 
 # ---------------------------------------------------------------------- Schatten(p), 1 < p < ∞

@@ -19,6 +19,7 @@ import numpy as np
 
 from attsvm import NoTheorem, Path, Tokens, limit_norm
 from attsvm._support.progress import silence
+from attsvm.norms.names import as_norm
 from attsvm_lab.sweeps.cell import Cell, Data, draw, model_source, study_code
 from attsvm_lab.sweeps.measure import (
     RECORDS,
@@ -172,7 +173,7 @@ def predicted(cell: Cell) -> Any:
         limit = limit_norm(arguments["weight"], arguments["optimizer"], arguments["batch"])
     except NoTheorem:
         return None
-    return None if limit.layout is not None else limit.norm  # no head has a program of its own
+    return None if limit.layout is not None else as_norm(limit.norm)  # no head has a program of its own
 
 
 def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:

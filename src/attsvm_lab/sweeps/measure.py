@@ -29,7 +29,7 @@ from attsvm._support.options import BadOption
 from attsvm._support.validation import is_finite
 from attsvm.norms.names import norm_of
 from attsvm.numbers import Float
-from attsvm_lab.programs import fit_rate
+from attsvm_lab.programs import fit_rate  # which registers "max-norm" for the words of studies
 from attsvm_lab.sweeps.intervals import KINDS
 from attsvm_lab.sweeps.plugins import is_plugin, plugin
 

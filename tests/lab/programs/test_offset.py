@@ -39,7 +39,7 @@ def test_the_value_is_that_of_a_general_solver(norm, spread):
     assert best.value == pytest.approx(by_cvxpy(*problem[:2], norm, problem[2]), abs=CVXPY)
 
 
-@pytest.mark.parametrize("norm", [*NORMS, att.MaxNorm()], ids=str)
+@pytest.mark.parametrize("norm", [*NORMS, programs.MaxNorm()], ids=str)
 def test_equal_offsets_give_the_max_margin(norm):
     tokens, selected, _ = draw(2, 0.0)
     best = programs.offset_margin(tokens, selected, norm, offsets=0.7)

@@ -5,7 +5,6 @@ import pytest
 
 from attsvm import (
     Entrywise,
-    MaxNorm,
     NotCertified,
     Schatten,
     datasets,
@@ -18,7 +17,7 @@ from attsvm import (
 )
 from attsvm.norms import RowWise
 from attsvm.program.constraints import Constraints
-from attsvm_lab.programs import finite_part_in, prescribed
+from attsvm_lab.programs import MaxNorm, finite_part_in, prescribed
 
 NORMS = [nuclear, spectral, l1, linf, Entrywise(1.5), Entrywise(3), Schatten(1.1), Schatten(8), MaxNorm()]
 

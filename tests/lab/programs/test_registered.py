@@ -15,7 +15,10 @@ from attsvm_lab import programs
 ROOT = Path(__file__).parents[3]
 POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]["entry-points"]
 NORMS = POINTS["attsvm.norms"]
-EXAMPLES = {"HybridNorm": programs.HybridNorm(("spectral", "linf"), (4, 1))}
+EXAMPLES = {
+    "HybridNorm": programs.HybridNorm(("spectral", "linf"), (4, 1)),
+    "MaxNorm": programs.MaxNorm(),
+}
 
 
 @pytest.fixture

@@ -56,8 +56,6 @@ def unit_ball(norm: Norm, shape: tuple[int, int]) -> Ball:
     shortest.
     """
     D, traits = shape[0] * shape[1], capabilities_of(norm)
-    if traits.acts_on == "dual of factors":
-        return SingularValues(*shape, trace=True, diagonal=True)
     if traits.acts_on == "singular values" and norm.p in (1, math.inf):
         return SingularValues(*shape, trace=norm.p == 1)
     if traits.acts_on != "entries" or traits.euclidean:
@@ -185,15 +183,11 @@ class Power:
 
 @dataclass(frozen=True)
 class SingularValues:
-    """Largest singular value of X (d, e) below one; or, trace, their sum, with P and Q as heights.
-
-    diagonal: P and Q are diagonal; then it is the dual max-norm.
-    """
+    """Largest singular value of X (d, e) below one; or, trace, their sum, with P and Q as heights."""
 
     d: int
     e: int
     trace: bool = False
-    diagonal: bool = False
 
     @property
     def parameter(self) -> float:
@@ -211,7 +205,7 @@ class SingularValues:
 
     def _corner(self, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The places of the heights in P, or in Q."""
-        return (np.arange(size), np.arange(size)) if self.diagonal else np.tril_indices(size)
+        return np.tril_indices(size)
 
     @cached_property
     def on_diagonal(self) -> Float:
@@ -221,9 +215,6 @@ class SingularValues:
     def heights(self, x: Float) -> Float:
         if not self.trace:
             return np.zeros(0)
-        if self.diagonal:  # more than the sums beside them
-            X = np.abs(x.reshape(self.d, self.e))
-            return np.concatenate([X.sum(1), X.sum(0)]) + 1.8 * (1 - X.sum()) / (self.d + self.e)
         U, sigma, Vt = np.linalg.svd(x.reshape(self.d, self.e), full_matrices=False)
         slack = 0.9 * (1 - sigma.sum()) / (self.d + self.e)
         P, Q = (U * sigma) @ U.T, (Vt.T * sigma) @ Vt

@@ -162,8 +162,8 @@ def rounded_multipliers(
         gained = 1.0 - factor - scaled.lo @ bound / value
         return np.maximum(1.0 - gained / np.maximum(steep, 1.0), steep - 1.0), scaled.hi
 
-    # A value of the max-norm is a program: thousands take too long, and its accuracy is that of float64.
-    rounded = lam.hi if capabilities_of(norm).acts_on == "factors" else _least_loss(loss, len(bound))
+    # The value of a norm of another kind may be a program: thousands would take too long.
+    rounded = lam.hi if capabilities_of(norm).acts_on == "other" else _least_loss(loss, len(bound))
     return np.where(tied, rounded, np.maximum(rounded, 0.0))
 
 

@@ -1,4 +1,4 @@
-"""Programs of norms of the singular values, and of the max-norm: which engine solves them, on which rows."""
+"""Programs of norms of the singular values: which engine solves them, on which rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.norms import Norm, capabilities_of, nuclear, spectral
+from attsvm.norms import Norm, nuclear, spectral
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program import bounds, working_set
@@ -51,13 +51,22 @@ def solve_schatten(program: Constraints, norm: Norm, first: Callable[[], Answer]
         if 1 + NEAR < norm.p < 1 / NEAR:
             engine = resumable(CurvedPoint, norm, paces_of(norm.p), start)
             return working_set.solve_on_pools(program, norm, engine, first_rows(program, start))
-        return _semidefinite(program, norm, start)
+        if norm.p < 2:
+            return solve_in_stages(program, nuclear, start)
+        return solve_in_stages(program, spectral, start, Span.of(program))
 
 
-def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
-    """The central path, on all rows where the program is small, else on a pool that changes."""
-    invariant = capabilities_of(norm).acts_on == "singular values"
-    end = norm if not invariant else nuclear if norm.p < 2 else spectral
+def solve_in_stages(
+    program: Constraints,
+    norm: Norm,
+    first: Answer,
+    span: Span | None = None,
+    engine: type[StagedPath] = StagedPath,
+) -> Answer:
+    """The central path, on all rows where the program is small, else on a pool that changes.
+
+    first: the Frobenius answer. span: that of all rows, or None where each pool has its own.
+    """
     size = _sizes(program)
     candidates = program.active & (size > TINY)
     size = np.where(candidates, size, 1.0)
@@ -66,19 +75,15 @@ def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     program = program.with_required(program.required / unit)
     first, excess = _at_margin_one(program, first)
     best, rows = first, int(np.count_nonzero(candidates))
-    compiled = compiled_path.fits(rows, min(program.d, rows), min(program.e, program.n), end)
-    # A nuclear pool has its own span. The max-norm depends on the coordinates: it keeps them.
-    span: Span | None = Span(np.eye(program.d), np.eye(program.e))
-    if invariant:
-        span = None if end == nuclear else Span.of(program)
+    compiled = compiled_path.fits(rows, min(program.d, rows), min(program.e, program.n), norm)
     for growth in ATTEMPTS:
         is_first, pool = growth == ATTEMPTS[0], candidates
         if not compiled:
             count = int(growth * max(SMALL_POOL / ATTEMPTS[0], first.carriers))
             hard = least(excess / size, candidates & ~program.tied, count)
-            heavy = _heaviest(program.bound, first.multipliers) if is_first and end == nuclear else hard
+            heavy = _heaviest(program.bound, first.multipliers) if is_first and span is None else hard
             pool = candidates & (program.tied | (heavy if np.count_nonzero(heavy) < program.d else hard))
-        path = StagedPath(end, first, STAGES if is_first else (), span, program.library)
+        path = engine(norm, first, STAGES if is_first else (), span, program.library)
         answer = working_set.solve_on_pools(program, norm, path, pool)
         best = min(answer, best, key=lambda answer: answer.gap)
         if best.gap <= CERTIFIABLE or path.solved == rows:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
-from attsvm.norms import Norm, capabilities_of
+from attsvm.norms import Norm
 from attsvm.numbers import Float
 from attsvm.program import bounds
 from attsvm.program.answer import Answer
 from attsvm.program.rows import Candidate, Rows, Span
 from attsvm.program.schatten import compiled_path
 from attsvm.program.schatten.interior_point import Form, Iterate, advance, mean_product
-from attsvm.program.schatten.nuclear import MaxNormForm, NuclearForm
+from attsvm.program.schatten.nuclear import NuclearForm
 from attsvm.program.schatten.spectral import SpectralForm
 from attsvm.program.working_set import Stage
 
@@ -82,7 +82,7 @@ class StagedPath:
         goal, keep = self.stages[0] if self.stages else (GAP_GOAL, np.inf)
 
         def gap(at: Iterate) -> float:
-            norm = start.form.witness(at) if isinstance(start.form, MaxNormForm) else self.norm
+            norm = self.measured_by(start.form, at)
             return bounds.gap(pool, norm, start.form.weight(at), at.multipliers)
 
         at = advance(start.form, start.at, gap, goal)
@@ -116,9 +116,17 @@ class StagedPath:
         """The first point, near the Frobenius solution, or the previous point over these rows."""
         span = self.span or rows.span
         pool = rows.within(span)
-        form = _form(self.norm, pool, self.gpu)
+        form = self.form_of(pool)
         at = self._moved(self.point, rows, form, span) if self.point else self._first(rows, form, span)
         return PathPoint(form, span, at)
+
+    def form_of(self, pool: Rows) -> Form:
+        """The semidefinite form of the norm over a pool."""
+        return NuclearForm(pool, self.gpu) if self.norm.p == 1 else SpectralForm(pool)
+
+    def measured_by(self, form: Form, at: Iterate) -> Norm:
+        """The norm with which the gap of an iterate is measured."""
+        return self.norm
 
     def _first(self, rows: Rows, form: Form, span: Span) -> Iterate:
         W = ROOM * self.first.W
@@ -150,9 +158,3 @@ class StagedPath:
         slack = np.where(old, slack, fresh)
         multipliers = np.where(old | (multipliers != 0), multipliers, mean / fresh)
         return Iterate((P + P.T) / 2, (Q + Q.T) / 2, slack, multipliers)
-
-
-def _form(norm: Norm, pool: Rows, gpu: Any) -> Form:
-    if capabilities_of(norm).acts_on == "factors":
-        return MaxNormForm(pool)
-    return NuclearForm(pool, gpu) if norm.p == 1 else SpectralForm(pool)
