@@ -153,7 +153,8 @@ def compare(
     _check(path, solution)
     ratio = _ratio(path, solution)
     ties = _tie_error(path, solution)
-    attention, resolved = path.least_attention(solution.selected), path.resolved(solution.selected)
+    attention, gap = path.attention_and_gap(solution.selected)
+    resolved = path.resolved(gap)
     last, final_ties = ratio[..., -1], ties[..., -1]
     improves = _improves(path, resolved, 1 - ratio, tolerance) & _improves(path, resolved, ties, tolerance)
     evidence = [at_least("margin ratio", last.min(), 1 - tolerance)]
@@ -163,7 +164,7 @@ def compare(
         evidence.append(reported("margin ratio, median", np.median(last)))
     evidence += [
         reported("attention on the selected tokens", attention[..., -1].min()),
-        reported("logit gap", path.logit_gap(solution.selected)[..., -1].min()),
+        reported("logit gap", gap[..., -1].min()),
         reported(f"{solution.norm} norm of W", np.median(path.norm(solution.norm)[..., -1])),
     ]
     directed = path.W.any((-2, -1))  # a weight of zero has no direction to draw

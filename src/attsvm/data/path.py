@@ -152,15 +152,7 @@ class Path:
         selected: bool (n, T), by default the tokens to which the last weight attends. With runs the result
         is (runs, k). Computed in blocks of examples, so that no array (k, n, T) is allocated.
         """
-        if self.heads is not None:
-            raise ValueError(f"the path has {self.heads} heads. Ask one: path.head(h).least_attention().")
-        selected = self._as_selected(selected)
-        self._check_softmax()
-        least = np.full(self.W.shape[:-2], np.inf)
-        for examples, block in _log_attention(self.tokens, self.W):
-            mass = np.where(selected[..., None, examples, :], np.exp(block), 0.0).sum(-1)
-            least = np.minimum(least, mass.min(-1))
-        return least
+        return self.attention_and_gap(selected)[0]
 
     def logit_gap(self, selected: ArrayLike | None = None) -> Float:
         """At every record, the least |log(attention on selected / on other tokens)| of an example: (k,).
@@ -168,23 +160,32 @@ class Path:
         A program that computes softmax in float64 resolves gaps up to about 32; beyond, its gradient is
         rounding. selected: as in least_attention. An example without other tokens has the gap ∞.
         """
+        return self.attention_and_gap(selected)[1]
+
+    def attention_and_gap(self, selected: ArrayLike | None = None) -> tuple[Float, Float]:
+        """`least_attention` and `logit_gap` in one reading of the keys."""
         if self.heads is not None:
-            raise ValueError(f"the path has {self.heads} heads. Ask one: path.head(h).logit_gap().")
+            raise ValueError(f"the path has {self.heads} heads. Ask one: path.head(h).")
         selected = self._as_selected(selected)
-        least = np.full(self.W.shape[:-2], np.inf)
+        self._check_softmax()
+        mass, gap = np.full((2, *self.W.shape[:-2]), np.inf)
         for examples, block in _log_attention(self.tokens, self.W):
             wins = selected[..., None, examples, :]
             on_selected, on_others = (
                 np.logaddexp.reduce(np.where(among, block, -np.inf), -1) for among in (wins, ~wins)
             )
-            least = np.minimum(least, np.abs(on_selected - on_others).min(-1))
-        return least
+            mass = np.minimum(mass, np.exp(on_selected).min(-1))
+            gap = np.minimum(gap, np.abs(on_selected - on_others).min(-1))
+        return mass, gap
 
-    def resolved(self, selected: ArrayLike | None = None) -> Bool:
-        """The records (k,) that another program's softmax in float64 resolves; all records of `train`."""
+    def resolved(self, gap: Float | None = None) -> Bool:
+        """The records (k,) that another program's softmax in float64 resolves; all records of `train`.
+
+        gap: the `logit_gap`, where it is known.
+        """
         if self.kind != "steps" or self.trained is not None:
             return np.ones(self.W.shape[:-2], bool)
-        return np.logical_and.accumulate(self.logit_gap(selected) <= RESOLVED, axis=-1)
+        return np.logical_and.accumulate((self.logit_gap() if gap is None else gap) <= RESOLVED, axis=-1)
 
     def _as_selected(self, selected: ArrayLike | None) -> Bool:
         array = np.asarray(self.selected if selected is None else selected)

@@ -97,7 +97,7 @@ def test_data_and_start_of_a_run_are_independent(one):
 
 def test_a_worker_with_other_code_is_refused(one):
     (cell,) = read_study(one).cells
-    with pytest.raises(RuntimeError, match="another version of attsvm"):
+    with pytest.raises(ConnectionError, match="another version of attsvm"):
         compute(batches(cell, range(1), True, "cpu"), "other code")
 
 

@@ -287,7 +287,7 @@ class Doomed(SerialExecutor):
 def test_lost_workers_are_told_in_a_sentence_and_other_errors_are_not_hidden(study, tmp_path, monkeypatch):
     from attsvm_lab.sweeps import sweep as sweeping
 
-    with pytest.raises(RuntimeError, match="Finished batches are kept"):
+    with pytest.raises(ConnectionError, match="Finished batches are kept"):
         sweep(study, Doomed(), out=tmp_path)
     monkeypatch.setattr(sweeping, "compute", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
