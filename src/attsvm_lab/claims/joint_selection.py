@@ -102,7 +102,7 @@ def head_and_prompt_both_find_their_max_margin(seed: int, tight: bool = True) ->
         "v/r → v^mm and p/R → p^mm",
         att.at_least("cosine of the head", att.cosine(path.v[..., None], head.W)[-1], 0.999),
         att.at_least("cosine of the prompt", att.cosine(path.W, mm.W)[-1], 0.999),
-        att.reported("ν, estimated from above", programs.leakage_cost(tokens, CHOSEN, samples=20, seed=seed)),
+        att.reported("ν, at most", programs.leakage_cost(tokens, CHOSEN, starts=20, seed=seed)),
     )
 
 

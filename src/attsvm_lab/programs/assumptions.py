@@ -6,14 +6,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import minimize
+from scipy.special import softmax
 
 from attsvm.data.selection import as_selected
 from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Float
 from attsvm.program.certificate import TOLERANCE
-from attsvm.program.max_margin import label_svm, separate
+from attsvm.program.max_margin import label_svm, max_margin, separable, separate
 from attsvm.program.solution import NotSeparable, Solution
+
+LEAST_LEAK = 1e-6
+"""Attention that a weight must leave to other tokens for its cost to count."""
 
 
 def all_tokens_support(solution: Solution) -> Any:
@@ -23,28 +28,40 @@ def all_tokens_support(solution: Solution) -> Any:
 
 
 def leakage_cost(
-    tokens: Tokens, selected: ArrayLike, *, samples: int = 200, seed: int = 0, norm: Norm | str = frobenius
+    tokens: Tokens, selected: ArrayLike, *, starts: int = 100, seed: int = 0, norm: Norm | str = frobenius
 ) -> float:
-    """Estimate of ν in the label-margin assumption: what leaking attention costs at least.
+    """An upper bound on ν of the label-margin assumption, the share of the label margin that a leak costs.
 
-        ν = min over p of (Γ − Γ(p)) / max_i (1 − s_{iα_i})
+        ν = inf over W of (Γ − Γ(W)) / max_i (1 − s_{iα_i}),   s_i = softmax(X_i W z_i)
 
-    Γ(p) is the label margin of the pooled features X_iᵀ s_i. Random attention vectors around the
-    selection are tried, so the result is an upper bound of ν; a value ≤ 0 refutes the assumption.
+    Γ(W) is the label margin of the features X_iᵀ s_i, Γ that of the selected tokens. Weights are drawn at many
+    lengths, alone and beside the max-margin direction, and a search goes on from the best. The bound is the cost
+    of a weight, so a value ≤ 0 refutes the assumption; a positive one does not confirm it.
     """
     selection = as_selected(tokens, selected)
     best = label_svm(tokens, selected, norm).margin
+    size = 1 / max(float(np.max(tokens.key_size) * np.max(tokens.query_size)), np.finfo(float).tiny)
+
+    def cost(weight: Float) -> float:
+        with np.errstate(over="ignore"):
+            logits = np.matmul(
+                tokens.keys, (tokens.queries @ weight.reshape(tokens.d, tokens.e).T)[..., None]
+            )
+        attention = softmax(np.where(tokens.mask, logits[..., 0], -np.inf), axis=-1)
+        leak = (1 - attention[selection]).max()
+        # A smaller leak costs no more than rounding of the margins.
+        return (best - _label_margin(tokens, attention, norm)) / leak if leak > LEAST_LEAK else np.inf
+
     rng = np.random.default_rng(seed)
-    costs = []
-    for _ in range(samples):
-        leak = rng.dirichlet(np.ones(tokens.T), size=tokens.n) * tokens.mask
-        leak /= leak.sum(-1, keepdims=True)
-        amount = rng.random((tokens.n, 1)) ** 3 * (rng.random((tokens.n, 1)) < 0.7)
-        attention = (1 - amount) * selection + amount * leak
-        lost = (1 - attention[selection]).max()
-        if lost > 1e-6:
-            costs.append((best - _label_margin(tokens, attention, norm)) / lost)
-    return float(min(costs))
+    weights = (
+        rng.standard_normal((starts, tokens.d * tokens.e)) * size * 10 ** rng.uniform(-2, 2, (starts, 1))
+    )
+    if separable(tokens, selected):
+        direction = max_margin(tokens, selected).W.ravel()
+        weights[::2] += direction * 10 ** rng.uniform(-1, 1.2, (len(weights[::2]), 1))
+    costs = [cost(weight) for weight in weights]
+    refined = minimize(cost, weights[np.argmin(costs)], method="Nelder-Mead", options={"maxfev": 2 * starts})
+    return float(min(*costs, refined.fun))
 
 
 def in_cone(W: Float, solution: Solution, width: float, radius: float = 0.0) -> Any:
