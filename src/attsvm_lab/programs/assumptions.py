@@ -34,9 +34,9 @@ def leakage_cost(
 
         ν = inf over W of (Γ − Γ(W)) / max_i (1 − s_{iα_i}),   s_i = softmax(X_i W z_i)
 
-    Γ(W) is the label margin of the features X_iᵀ s_i, Γ that of the selected tokens. Weights are drawn at many
-    lengths, alone and beside the max-margin direction, and a search goes on from the best. The bound is the cost
-    of a weight, so a value ≤ 0 refutes the assumption; a positive one does not confirm it.
+    Γ(W) is the label margin of the features X_iᵀ s_i, Γ that of the selected tokens. Weights are drawn at
+    many lengths, alone and beside the max-margin direction, and a search goes on from the best. The bound is
+    the cost of a weight, so a value ≤ 0 refutes the assumption; a positive one does not confirm it.
     """
     selection = as_selected(tokens, selected)
     best = label_svm(tokens, selected, norm).margin
