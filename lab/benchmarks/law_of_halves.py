@@ -37,7 +37,7 @@ from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, ORANGE, label, plain_powers, write_svg
 from attsvm_lab.claims.law_of_halves import DIAGONALS, FACTORS, SIZE, WIDE, trained_diagonals
 from attsvm_lab.claims.waiting import BESIDE, heads_of, length, spare, trained
-from attsvm_lab.programs import MaxNorm
+from attsvm_lab.programs import MaxNorm, leaving_exponent, steps_to_leave
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "lab" / "records" / "law_of_halves.json"
@@ -174,8 +174,8 @@ def stops() -> dict[str, Any]:
         if point.status == "stop" and beside[-1]:
             late = whole.index >= steps / 2
             slope = np.polyfit(np.log(length(whole)[late]), np.log(spare(whole)[late]), 1)[0]
-            pull = 1 + point.exponent / 2
-            powers.append([round(float(x), 4) for x in (point.exponent, slope, point.share, pull)])
+            predicted = (leaving_exponent(point), slope, point.share, point.pull)
+            powers.append([round(float(x), 4) for x in predicted])
     counts = {status: statuses.count(status) for status in sorted(set(statuses))}
     return {"draws": draws, "noise": noise, "steps": steps, "at_half": counts, "powers": powers}
 
@@ -193,12 +193,13 @@ def picture() -> dict[str, Any]:
             continue
         early = run.index <= PREDICTED_AT
         parts = {"W": run.W, "K": run.K, "Q": run.Q, "index": run.index}
-        stop = att.kkt_point(run.changed(**{name: part[early] for name, part in parts.items()}), v)
+        before = run.changed(**{name: part[early] for name, part in parts.items()})
+        stop = att.kkt_point(before, v)
         forecast = {
             "at": PREDICTED_AT,
             "ratio": float(f"{ratio[early][-1]:.4g}"),
-            "exponent": round(float(stop.exponent), 4),
-            "steps_to_leave": round(float(stop.steps_to_leave)),
+            "exponent": round(leaving_exponent(stop), 4),
+            "steps_to_leave": round(steps_to_leave(before, stop)),
         }
     return {"seed": PICTURED, "lr": 0.003, "steps": TRAINED, "curves": curves, "predicted": forecast}
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from attsvm.data.path import Path
 from attsvm.data.selection import scores
@@ -37,9 +36,6 @@ TINY = float(np.finfo(float).tiny)
 PULL = 0.01
 """A pull that is larger than its bound by this much is no rounding of the bound."""
 
-LARGEST_LOG = 700.0
-"""Beyond it, e^x is no float64."""
-
 SPARE = 1e-2
 """Singular values of W below this share of the largest are spare."""
 
@@ -58,14 +54,11 @@ class KKTPoint:
     rank: the number of singular values of W that are not spare; of a diagonal, of entries.
     pull: the largest singular value of M beyond the used directions, in units of those inside, M = Σ λ r.
         At a KKT point W is optimal in the nuclear norm if and only if pull ≤ 1, in Schatten(r > 1) if 0.
-    exponent: beside a stop with r = 1, spare singular values of W grow relative to the others like
-        ‖(K, Q)‖^exponent, 2 (pull − 1) under gradient descent; NaN in other norms. Normalised steps of one
-        length have ‖(K, Q)‖ ∝ t.
     multipliers (n, T): the weights λ of the rows (x_selected − x_t) zᵀ, their sum one.
     index (k,), singular_values (k, ·): the recorded steps, and the singular values of W there.
     powers: p of the norm in which each factor takes its steps.
-    growing: the part of W in the spare direction of the largest pull, over its smallest used singular value.
-    Reference: docs/law_of_halves_proofs.md, theorems 1, 2 and 5, and Lemma 7.
+    `attsvm_lab.programs.steps_to_leave` says when a run leaves a stop.
+    Reference: docs/law_of_halves_proofs.md, theorems 1, 2 and 5.
     """
 
     status: str
@@ -75,34 +68,13 @@ class KKTPoint:
     balance: float
     rank: int
     pull: float
-    exponent: float
     multipliers: Float
     index: NDArray[Any]
     singular_values: Float
     powers: tuple[float, ...] = ()
-    growing: float = float("nan")
-
-    @property
-    def steps_to_leave(self) -> float:
-        """More steps of one length until the run has left: ∞ if nothing spare is growing, NaN if not known.
-
-        Where r = 1, until the spare direction of the largest pull is as large as the used ones. Where two
-        factors have one p > 2, until it has half of the size at which it ends, y* in Lemma 7.
-        """
-        if self.status == "limit" or self.growing == 0:
-            return float("inf")
-        if np.isfinite(self.exponent):
-            growth = -np.log(self.growing) / self.exponent if self.exponent > 0 else np.inf
-        elif len(set(self.powers)) == 1 and len(self.powers) == 2 and 2 < self.powers[0] < np.inf:
-            a = (self.powers[0] - 2) / (self.powers[0] - 1)
-            share = self.growing ** (a / 2) / max(self.pull, TINY) ** (1 / (self.powers[0] - 1))
-            growth = np.log(max(2 - 2 * share, 1.0)) / a
-        else:
-            return float("nan")
-        return max(0.0, float(self.index[-1] * np.expm1(growth))) if growth < LARGEST_LOG else float("inf")
 
     def plot(self) -> Any:
-        """A matplotlib figure of the singular values at every record, with the predicted slope at a stop."""
+        """A matplotlib figure of the singular values at every record, spare ones in another colour."""
         from attsvm.plotting.results import draw_kkt_point
 
         return draw_kkt_point(self)
@@ -111,14 +83,6 @@ class KKTPoint:
         lines = [f"{self.status}: at least {self.share:.1%} of the best {self.norm} margin"]
         conditions = f"alignment {self.alignment:.6f}   balance {self.balance:.1e}"
         lines.append(f"  {conditions}   rank {self.rank}   pull {self.pull:.3f}")
-        if self.status == "stop":
-            steps = self.steps_to_leave
-            waits = f"about {steps:.2g} steps to leave" if np.isfinite(steps) else "it does not leave"
-            grows = f"like ρ^{self.exponent:.3f}" if np.isfinite(self.exponent) else "in a log time"
-            unknown = "no rate of leaving is known for these steps"
-            lines.append(
-                f"  {unknown if np.isnan(steps) else f'spare singular values grow {grows}: {waits}'}"
-            )
         return "\n".join(lines)
 
 
@@ -159,7 +123,7 @@ def kkt_point(
     share, best = max((_certified_share(path, point.norm, *pair), k) for k, pair in enumerate(candidates))
     multipliers, M = candidates[best]
     alignment, balance = _conditions(point, M)
-    rank, pull, growing = _spare_part(point, M)
+    rank, pull = _spare_part(point, M)
     spectra = _spectra(path, point)
     stays = (
         backwards[-1] <= NEGLIGIBLE
@@ -175,12 +139,10 @@ def kkt_point(
         balance,
         rank,
         pull,
-        _growth(point, pull),
         multipliers,
         path.index,
         spectra,
         tuple(float(norm.p) for norm in point.norms),
-        growing,
     )
 
 
@@ -246,25 +208,6 @@ def _diagonals(path: Path, norms: tuple[Norm, ...], r: float) -> tuple[Float, ..
         factors = [np.abs(w / np.abs(w).max()) ** share for share in shares]
         factors[0] = factors[0] * np.sign(w)
     return tuple(f / norm.value(f[:, None]) for f, norm in zip(factors, norms, strict=True))
-
-
-def _growth(point: _UnitFactors, pull: float) -> float:
-    """N of the growth of W beside a stop with r = 1: Π (1 + N/p_i)^(1 − 1/p_i) = pull; NaN for other r."""
-    powers = np.array([norm.p for norm in point.norms])
-    if point.exponent != 1.0 or not np.all(np.isfinite(powers)) or point.factors is None:
-        return np.nan
-    if len(powers) == 2 and powers[0] == powers[1]:
-        return 2 * (pull - 1)
-    if pull <= 0:
-        return float(-powers.min())
-
-    def excess(N: float) -> float:
-        return float(((1 - 1 / powers) * np.log1p(N / powers)).sum() - np.log(pull))
-
-    low, high = -powers.min(), 1.0
-    while excess(high) < 0:
-        high *= 2
-    return float(brentq(excess, low * (1 - 1e-12), high))
 
 
 def _linear_head(path: Path, head: Any) -> Any:
@@ -370,34 +313,23 @@ def _gram_power(X: Float, power: float) -> Float:
     return np.asarray((rows.T * sizes ** (2 * power)) @ rows)
 
 
-def _spare_part(point: _UnitFactors, M: Float) -> tuple[int, float, float]:
-    """The rank of W, the pull ‖M_⊥‖/s, and how large W is where M pulls."""
+def _spare_part(point: _UnitFactors, M: Float) -> tuple[int, float]:
+    """The rank of W, and the pull ‖M_⊥‖/s."""
     if point.diagonal:
         w, pulls = np.diagonal(point.W), np.diagonal(M)
         used = np.abs(w) > SPARE * np.abs(w).max()
         if used.all():
-            return len(w), 0.0, np.nan
-        first = int(np.where(used, -1.0, np.abs(pulls)).argmax())
+            return len(w), 0.0
         inside = max(float(np.abs(pulls[used]).max()), TINY)
-        return int(used.sum()), abs(pulls[first]) / inside, abs(w[first]) / float(np.abs(w[used]).min())
+        return int(used.sum()), float(np.abs(pulls[~used]).max()) / inside
     left, sizes, right = np.linalg.svd(point.W)
     rank = int((sizes > SPARE * sizes[0]).sum())
     U, V = left[:, :rank], right[:rank].T
     beyond = M - U @ (U.T @ M)
     beyond = beyond - (beyond @ V) @ V.T
-    outwards, pulls, along = np.linalg.svd(beyond)
+    pull = float(np.linalg.norm(beyond, 2))
     inside = max(float(np.linalg.norm(U.T @ M @ V, 2)), TINY)
-    return rank, float(pulls[0]) / inside, _along(point, outwards[:, 0], along[0]) / float(sizes[rank - 1])
-
-
-def _along(point: _UnitFactors, u: Float, v: Float) -> float:
-    """The part of W along u vᵀ, which grows; by the factors, where W itself has lost it in rounding."""
-    if point.factors is None:
-        return abs(float(u @ point.W @ v))
-    of_K, of_Q = u @ point.factors[0], v @ point.factors[1]
-    if point.norms[0] == point.norms[1]:  # the growing mode of (K, Q); their difference decays
-        return float(((of_K + of_Q) ** 2).sum() / 4)
-    return float(np.linalg.norm(of_K) * np.linalg.norm(of_Q))
+    return rank, pull / inside
 
 
 def _spectra(path: Path, point: _UnitFactors) -> Float:

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 import attsvm as att
 from attsvm.norms import capabilities_of
 from attsvm.numbers import Float
-from attsvm.plotting.layout import band, describe, grid, label_end
+from attsvm.plotting.layout import band, describe, grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE, TITLE_SIZE, label, plain_powers
 
 FEW = 20
@@ -88,12 +88,6 @@ def draw_kkt_point(point: Any) -> Canvas:
     shares = sizes / sizes[:, :1]
     for k in range(shares.shape[1]):
         ax.loglog(steps, np.maximum(shares[:, k], 1e-300), color=BLUE if k < point.rank else ORANGE, lw=1.2)
-    if point.status == "stop" and np.isfinite(point.exponent) and point.rank < shares.shape[1]:
-        last = shares[-1, point.rank]
-        span = steps[steps >= steps[-1] / 10]
-        ax.loglog(span, last * (span / span[-1]) ** point.exponent, "--", color=GREY, lw=1.5)
-        begin = (span[0], last * (span[0] / span[-1]) ** point.exponent)
-        label_end(ax, *begin, f"predicted: t^{point.exponent:.2f}", GREY, shift=-14)
     visible = shares[shares > 1e-40]
     ax.set_ylim(max(visible.min() / 3, 1e-40), 3)
     figure.suptitle(str(point).splitlines()[0], fontsize=TITLE_SIZE)

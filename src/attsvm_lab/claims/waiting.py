@@ -14,6 +14,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.transformers_setup import draws
 
@@ -81,10 +82,11 @@ def gradient_descent_leaves_a_stop_with_the_predicted_power(seed: int, p: float 
     for run in range(8):
         single_run = path.run(run)
         point = att.kkt_point(single_run, v[run])
-        if point.status == "stop" and point.exponent >= 0.3 and spare(single_run)[-1] < BESIDE:
+        exponent = programs.leaving_exponent(point)
+        if point.status == "stop" and exponent >= 0.3 and spare(single_run)[-1] < BESIDE:
             late = single_run.index >= single_run.index[-1] / 2
             observed = np.polyfit(np.log(length(single_run)[late]), np.log(spare(single_run)[late]), 1)[0]
-            ratios.append(point.exponent / observed)
+            ratios.append(exponent / observed)
     return att.judge(
         "gradient descent leaves a stop with the power 2(σ/s − 1)",
         att.at_least("draws beside a stop", len(ratios), 2),
@@ -178,7 +180,7 @@ def _first_stop(seed: int, count: int) -> int:
     path, v = trained(seed, count, 1e-9, 2.0, 10_000), heads_of(seed, count)
     for run in range(count):
         point = att.kkt_point(path.run(run), v[run])
-        if point.status == "stop" and point.exponent >= 1:
+        if point.status == "stop" and programs.leaving_exponent(point) >= 1:
             return run
     raise ValueError("no draw waits beside a stop with an exponent of at least one")
 

@@ -1,14 +1,15 @@
 """Programs of research, and what the claims ask of solutions beyond the library.
 
-adam.py has the limit of Adam in mini-batches, offset.py that of attention beside a trained head.
-joint_selection.py finds the selection whose labels one head separates best, joint_paths.py begins a path of
-head and weight there. heads_norm.py has the norm of several heads, heads_engine.py its semidefinite program,
-heads_solution.py the smallest heads, heads_of_path.py runs of many heads beside them. hybrid.py has the norm
-of parts that an optimizer treats differently, hybrid_program.py its programs. max_norm.py has
-the max-norm, max_norm_values.py its values, max_norm_program.py its programs. prescribed.py has
-programs of equalities, the finite part in every norm. margin_ranges.py says between which
-margins the support stays. assumptions.py has the
-hypotheses of the theorems, rates.py power laws of curves.
+adam.py             the limit of Adam in mini-batches
+assumptions.py      the hypotheses of the theorems
+heads_*.py          the norm of several heads, its semidefinite program, the smallest heads, and runs
+hybrid*.py          the norm of parts that an optimizer treats differently, and its programs
+joint_*.py          the selection whose labels one head separates best, and paths that begin there
+margin_ranges.py    between which required margins the support stays
+max_norm*.py        the max-norm, its values and its programs
+offset.py           the limit of attention beside a trained head
+prescribed.py       programs of equalities: the finite part in every norm
+rates.py, waiting.py    power laws of curves, and the time at which a run leaves a stop
 
 Norms register themselves in the tables of the library, as docs/extending.md says; entry points `attsvm.norms`
 name the modules to import for a word or a file that asks for them.
@@ -52,3 +53,7 @@ if TYPE_CHECKING:
     )
     from attsvm_lab.programs.prescribed import finite_part_in as finite_part_in
     from attsvm_lab.programs.rates import fit_rate as fit_rate
+    from attsvm_lab.programs.waiting import (
+        leaving_exponent as leaving_exponent,
+        steps_to_leave as steps_to_leave,
+    )
