@@ -198,14 +198,14 @@ TOOLS = (
     "attsvm.numbers.files",
     "attsvm.numbers.threads",
     "attsvm.training.compilation",
-    "attsvm.training.settings",
+    "attsvm.cli.settings",
     "attsvm.norms.names",
     "attsvm.explorer.page",
 )
 """Modules that the laboratory uses beside public names: pages, files, workers, options in words, drawing."""
 OF_COMMANDS = ("attsvm.cli.app", "attsvm.cli.files")
 """What a command that joins `attsvm` uses besides."""
-OF_PROGRAMS = ("attsvm.data", "attsvm.norms", "attsvm.numbers", "attsvm.program")
+OF_PROGRAMS = ("attsvm.data", "attsvm.norms", "attsvm.numbers", "attsvm.program", "attsvm.training")
 """What a program of the laboratory is built of: parts of the engines."""
 OF_MECHANISMS = ("attsvm.training",)
 """What a mechanism of attention is built of: the formulas of softmax."""

@@ -16,9 +16,9 @@ from attsvm._support.ctrl_c import ignoring_ctrl_c
 from attsvm._support.options import BadOption
 from attsvm.cli.app import INTERRUPTED, AsJson, say, say_json, stop
 from attsvm.cli.files import one_line_errors, out_file, read_problem
+from attsvm.cli.settings import ASKS, OPTIONS, Settings, asks
 from attsvm.data.path import Path
 from attsvm.numbers.files import naming
-from attsvm.training.settings import ASKS, OPTIONS, Settings, asks
 
 CHECKPOINT = 600.0
 """Seconds between two saves: the most work that a killed run loses."""

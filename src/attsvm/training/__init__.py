@@ -8,5 +8,5 @@ A step: attention and sums (gradient and excess), losses, prediction_heads, weig
 which optimizers makes; directions and schedules serve them, twins reads rules of optax and torch.
 A regularisation path: regularise, search, radius, balls.
 Shared: types, runs (the runs axis), programs (how many compiled ones are kept in memory), compilation (how
-XLA compiles, and programs on disk); settings names all of it in words.
+XLA compiles, and programs on disk).
 """

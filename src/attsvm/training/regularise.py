@@ -25,10 +25,10 @@ from attsvm.training.inputs import check_size
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.radius import BallProblem, Cone, check_radii, checked_radii, largest_radius, units
-from attsvm.training.search import BestStart, Pair, Search, follow, follow_ridges
+from attsvm.training.search import BestStart, Search, follow, follow_ridges
 from attsvm.training.segments import Interrupted, Segments, first_steps
-from attsvm.training.types import AnyArray, Flags, Floats, Options, Tree
-from attsvm.training.weights import FULL, FullWeight, KeyQuery, Weight
+from attsvm.training.types import AnyArray, Floats, Options, Tree
+from attsvm.training.weights import FULL, FullWeight, Weight
 
 
 class StartsDisagree(UserWarning):
@@ -50,7 +50,6 @@ def regularisation_path(
     radii: ArrayLike | None = None,
     ridge: ArrayLike | None = None,
     head_radii: ArrayLike | None = None,
-    pair: tuple[ArrayLike, ArrayLike] | None = None,
     loss: Loss = logistic,
     weight: Weight = FULL,
     around: Direction | None = None,
@@ -68,8 +67,6 @@ def regularisation_path(
     head_radii (k,): train the head too, argmin L(v, W) over ‖v‖ ≤ r, N(W) ≤ R, one r per R. Where only
         some examples support the head, the ratio r/R decides the limit: p^mm for r/R → 0, p^relax for ∞.
         StartsDisagree warns of a loss that one start alone has found.
-    pair: with head_radii, a head v (c,) and a weight W (d, e), or runs of them, along which one search more
-        begins at every radius, such as the limit of the largest radii.
     around: stay where ⟨W, W_around⟩ ≥ (1 − cone) ‖W‖ ‖W_around‖ and N(W) ≥ the first radius: the local
         path, which tends to W_around if and only if its tokens are locally optimal.
     starts: local searches that begin anew at every radius, beside those that continue from the previous
@@ -94,7 +91,7 @@ def regularisation_path(
     starts = as_integer(starts)
     _check_counts(starts, seed)
     index, head_index = checked_radii(radii, ridge, head_radii)
-    _check_modes(head, weight, around, cone, ridge, head_index, pair)
+    _check_modes(head, weight, around, cone, ridge, head_index)
     if ridge is None:
         check_radii(tokens, index, head_index)
     v = np.asarray(head.v) if isinstance(head, Linear) and head_index is None else None
@@ -102,12 +99,11 @@ def regularisation_path(
     axis = None if around is None else _axis(around, tokens)
     count = _count_runs(tokens, head, axis)
     problem = BallProblem(weight, loss, norm, head_index is not None, tokens.runs is not None)
-    pair_arrays = None if pair is None else _pair(pair, tokens, count)
     batch, near = (count or 1, starts), None if axis is None else (axis, cone, index[0])
     records: list[BestStart] = []
     first = first_steps(tokens, 10 * math.prod(batch))  # ten: some projections take longer than the step
     with Segments("regularisation path", len(index), first) as watch, jax.enable_x64(True):
-        begin = _search(problem, tokens, head, batch, near, seed, watch, pair_arrays)
+        begin = searches(problem, tokens, head, batch, near, seed, watch)
         iterates = follow(begin, index, head_index) if ridge is None else follow_ridges(begin, index)
         with suppress(Interrupted):
             for record in iterates:
@@ -152,7 +148,7 @@ def _check_counts(starts: object, seed: object) -> None:
 
 
 def _check_modes(
-    head: Head, weight: Weight, around: object, cone: float, ridge: object, head_index: object, pair: object
+    head: Head, weight: Weight, around: object, cone: float, ridge: object, head_index: object
 ) -> None:
     if around is not None and (ridge is not None or head_index is not None):
         raise ValueError("around takes radii and a fixed head. Drop ridge and head_radii.")
@@ -160,8 +156,6 @@ def _check_modes(
         raise ValueError(f"around keeps W in a cone and needs FullWeight(), got {type(weight).__name__}.")
     if around is not None and not (is_finite(cone) and 0 < cone < 1):
         raise ValueError(f"cone is {cone!r}. Pass a number in (0, 1): 1 minus the smallest cosine.")
-    if pair is not None and head_index is None:
-        raise ValueError("pair is where head and weight begin together. Pass head_radii, or no pair.")
     if head_index is not None and not isinstance(head, Linear):
         raise ValueError(f"head_radii trains the head Linear(v), got {type(head).__name__}.")
 
@@ -182,26 +176,9 @@ def _axis(around: Direction, tokens: Tokens) -> Floats:
     return np.asarray(W / size)
 
 
-def _pair(pair: tuple[ArrayLike, ArrayLike], tokens: Tokens, count: int | None) -> tuple[Floats, Floats]:
-    """v (runs, c) and W (runs, d, e); a run whose pair is NaN has none."""
-    shapes = ((tokens.values.shape[-1],), (tokens.d, tokens.e))
-    try:
-        arrays = [np.asarray(array, dtype=np.float64) for array in pair]
-        v, W = (
-            np.broadcast_to(array, (count or 1, *shape)) for array, shape in zip(arrays, shapes, strict=True)
-        )
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"pair is not (v, W) of shapes {shapes[0]} and {shapes[1]}, or runs of them."
-        ) from None
-    if not (v.any(-1) & W.any((-2, -1))).all():
-        raise ValueError("v or W of the pair is zero: it has no direction.")
-    return v, W
-
-
 def _warn_of_single_start(records: list[BestStart], starts: int) -> None:
     """Warn where one search alone found the smallest loss: another might find a smaller one."""
-    lonely = np.stack([(record.agreed <= 1) & ~record.paired for record in records])
+    lonely = np.stack([record.agreed <= 1 for record in records])
     if not lonely.any():
         return
     radius = records[int(lonely.any(1).argmax())].radius[0]
@@ -265,7 +242,7 @@ SPREAD = 10.0
 """Lengths of random starts, as shares of the radius. Long starts are projected to any part of the surface."""
 
 
-def _search(
+def searches(
     problem: BallProblem,
     tokens: Tokens,
     head: Head,
@@ -273,12 +250,8 @@ def _search(
     cone: tuple[Floats, float, float] | None,
     seed: int,
     watch: Segments,
-    pair: tuple[Floats, Floats] | None = None,
 ) -> Search:
-    """The searches of a path; batch = (runs, starts); cone: axis, opening, the norm from which it counts.
-
-    pair: v (runs, c) and W (runs, d, e) at which one search more begins, NaN in runs without.
-    """
+    """The searches of a path; batch = (runs, starts); cone: axis, opening, the norm from which it counts."""
     head_arrays, axes = heads.arrays(head)
     # Single precision cannot resolve a radius of 1,000: the path is always computed in float64.
     head = _double(heads.with_arrays(head, runs.repeated(head_arrays, axes, batch[0])))
@@ -289,8 +262,7 @@ def _search(
     else:
         alike = equal_values(tokens)
     data, scale = _data(tokens, batch[0], alike)
-    pair_start = None if pair is None else _pair_at_length_one(problem, *pair)
-    batch = (batch[0], batch[1] + guide + (pair_start is not None))
+    batch = (batch[0], batch[1] + guide)
     head = jax.tree.map(lambda x: np.repeat(x[:, None], batch[1], axis=1), head)
     keep = None if cone is None else _cone(*cone, batch[0])
 
@@ -320,26 +292,7 @@ def _search(
         draws,
         head,
         watch,
-        pair_start,
     )
-
-
-def _pair_at_length_one(problem: BallProblem, v: Floats, W: Floats) -> Pair | None:
-    """The pair at length one; None for weights whose parameters do not follow from W."""
-    present: Flags = np.asarray(np.isfinite(v).all(-1) & np.isfinite(W).all((-2, -1)))
-    v, W = np.where(present[:, None], v, 1.0), np.where(present[:, None, None], W, 1.0)
-    v = v / np.asarray(problem.head_norm.value(v[..., None]))[:, None]
-    W = W / np.asarray(problem.norm.value(W))[:, None, None]
-    if isinstance(problem.weight, FullWeight):
-        return Pair({"W": W}, v, present)
-    if not isinstance(problem.weight, KeyQuery):
-        return None
-    U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
-    root, width = np.sqrt(sigma)[:, None, :], problem.weight.shapes(*W.shape[1:])["K"][1]
-    factors = {"K": U * root, "Q": np.swapaxes(Vt, 1, 2) * root}
-    missing = max(width - sigma.shape[1], 0)
-    wide = {name: np.pad(x, ((0, 0), (0, 0), (0, missing)))[..., :width] for name, x in factors.items()}
-    return Pair(wide, v, present)
 
 
 def _data(tokens: Tokens, count: int, alike: AnyArray) -> tuple[Data, Floats]:

@@ -24,7 +24,7 @@ from attsvm.training.radius import (
     best_weight,
 )
 from attsvm.training.segments import Interrupted, Segments
-from attsvm.training.types import AnyArray, Arrays, Flags, Floats, Index, Scalar, Tree
+from attsvm.training.types import AnyArray, Flags, Floats, Index, Scalar, Tree
 from attsvm.training.weights import Params
 
 STEPS, FEW_STEPS = 100_000, 5_000
@@ -43,21 +43,12 @@ SWITCH = 1e-3
 """Share of the agreement by which a fresh start must be better: rounding does not change the branch."""
 
 
-class Pair(NamedTuple):
-    """Params (runs, …) in the unit ball and a head v (runs, c) of length one; present: in which runs."""
-
-    params: Arrays
-    v: Floats
-    present: Flags
-
-
 class Search(NamedTuple):
     """A problem and its starts; head, scores and params carry (runs, starts) first, scale (runs, 1).
 
     scale: a radius in the units of `data` is scale · R; largest: where radii end.
     draws: makes the generator of random params, whose first ones are those of `initial`: fresh starts are the
         same at every radius and do not depend on other radii. origin: the head as it was passed.
-    pair: the last start begins at a head and a weight that are known to be good, each at length one.
     guide: the last start is the guide. It sees the score 1 for the best tokens and 0 for the others:
     that problem has no other limit than the best tokens (the first paper's global theorem, equal
     scores), so it leads to the basin of the global minimum once the radius is large.
@@ -75,7 +66,6 @@ class Search(NamedTuple):
     draws: Callable[[], Iterator[Params]]
     origin: Head
     watch: Segments
-    pair: Pair | None = None
 
     def solve(
         self, radius: Scalar, head_radius: Scalar = 1.0, limit: int = STEPS, still: Scalar = False
@@ -86,19 +76,14 @@ class Search(NamedTuple):
             return self._ranked(self._head_and_weight(region, limit, still))
         return self._ranked(self._weight(region, self.head, self.params, limit, still))
 
-    def initial(self, head_radius: Scalar) -> Search:
+    def initial(self) -> Search:
         """The search before its first step, with random params."""
-        params, head = next(self.draws()), self.origin
-        if self.pair is not None:
-            at_pair = (self.pair.params, Linear(head_radius * self.pair.v))
-            last = self.pair.present[:, None] & (np.arange(self.batch[1]) == self.batch[1] - 1)
-            params, head = where(last, jax.tree.map(lambda x: x[:, None], at_pair), (params, head))
-        return self._replace(params=params, head=head)
+        return self._replace(params=next(self.draws()), head=self.origin)
 
     @property
     def starts(self) -> int:
-        """The number of random starts: all but the guide and the pair."""
-        return self.batch[1] - self.guide - (self.pair is not None)
+        """The number of random starts: all but the guide."""
+        return self.batch[1] - self.guide
 
     def restarted(self, radius: Scalar, head_radius: Scalar, endpoint: Endpoint) -> Search:
         """The search from other starts: each the best of some random ones, the second one from the guide.
@@ -206,15 +191,11 @@ class Search(NamedTuple):
 
 
 class BestStart(NamedTuple):
-    """The best start of every run (runs, …), its radius, and how many fresh starts found the same (runs,).
-
-    paired: whether the start at the pair found it, too (runs,).
-    """
+    """The best start of every run (runs, …), its radius, and how many fresh starts found the same (runs,)."""
 
     endpoint: Endpoint
     radius: Floats
     agreed: NDArray[np.intp]
-    paired: Flags
 
 
 def follow(search: Search, radii: Floats, head_radii: Floats | None) -> Iterator[BestStart]:
@@ -232,13 +213,7 @@ def follow(search: Search, radii: Floats, head_radii: Floats | None) -> Iterator
         best = at(endpoint, np.argmin(endpoint.rank, axis=1))
         search = search.moved(endpoint, best)
         if recorded:
-            yield record_of(search, best, np.full(len(agreeing), radius), agreeing)
-
-
-def record_of(search: Search, best: Endpoint, radius: Floats, agreeing: Flags) -> BestStart:
-    """The record of a radius; same (runs, starts): which fresh starts found the best."""
-    paired = agreeing[:, -1] if search.pair is not None else np.zeros(len(agreeing), bool)
-    return BestStart(best, radius, agreeing[:, : search.starts].sum(1), paired)
+            yield BestStart(best, np.full(len(agreeing), radius), agreeing[:, : search.starts].sum(1))
 
 
 def _refreshed(
@@ -274,7 +249,7 @@ def fresh_endpoints(
     Of each two starts the first begins at zero or at random, as a path does, and finds any minimum. The
     second begins at the best of many random weights; it finds a deep minimum, but mostly the same one.
     """
-    initial = search.initial(head_radius)
+    initial = search.initial()
     from_anywhere = solve(initial, radius)
     from_best = solve(initial.restarted(from_anywhere[1], head_radius, from_anywhere[0]), from_anywhere[1])
     better: tuple[Endpoint, AnyArray] = where(
@@ -339,7 +314,7 @@ def follow_ridges(search: Search, ridges: Floats) -> Iterator[BestStart]:
         better, agreeing = compared(followed[0], fresh[0])
         endpoint, radius = where(better, fresh, followed)
         best, radius[:, 0] = at((endpoint, radius), np.argmin(endpoint.rank, axis=1))
-        yield record_of(search, best, radius[:, 0].copy(), agreeing)
+        yield BestStart(best, radius[:, 0].copy(), agreeing[:, : search.starts].sum(1))
         if search.guide:
             radius[:, 1] = radius[:, -1]
         search = search.moved(endpoint, best)

@@ -18,6 +18,7 @@ from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.joint_mirror import REFERENCE as MIRROR
 from attsvm_lab.claims.prompt_instances import PAPER
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.programs import joint_path
 
 Size = tuple[int, int, int]
 SMALL, LARGE = (4, 3, 6), (6, 4, 10)
@@ -206,7 +207,7 @@ def _path(seed: int, size: Size, tight: bool, p: float, ratio: float) -> att.Pat
     """The path with r = ratio · R, searched from random starts and from the pair of programs."""
     pair = joint_problem(seed, size, tight, p)
     radii = np.array(RADII) / float(pair.prompt.margin)
-    return att.regularisation_path(
+    return joint_path(
         pair.tokens,
         att.Linear(np.zeros(pair.tokens.d)),
         norm=pair.norm,

@@ -14,8 +14,8 @@ import numpy as np
 from attsvm import NoTheorem, limit_norm
 from attsvm._support import strict_json
 from attsvm._support.pages import page as in_one_file
+from attsvm.cli.settings import Settings
 from attsvm.norms.names import norm_of
-from attsvm.training.settings import Settings
 from attsvm_lab.sweeps.cell import ALWAYS, OPTIONAL
 from attsvm_lab.sweeps.intervals import bounds, mean
 from attsvm_lab.sweeps.measure import ARRIVED, parse_measure

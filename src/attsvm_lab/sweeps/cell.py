@@ -15,8 +15,8 @@ import numpy as np
 from attsvm import Tokens, capabilities_of, datasets
 from attsvm._support.options import BadOption, look_up
 from attsvm._support.validation import as_integer
+from attsvm.cli.settings import Settings
 from attsvm.norms.names import norm_of
-from attsvm.training.settings import Settings
 from attsvm_lab.fingerprint import code_fingerprint
 from attsvm_lab.sweeps.intervals import KINDS
 from attsvm_lab.sweeps.measure import MEASURES, is_user_function

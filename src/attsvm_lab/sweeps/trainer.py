@@ -12,7 +12,7 @@ import numpy as np
 from attsvm import Path, Tokens
 from attsvm._support.options import BadOption
 from attsvm._support.validation import is_integer
-from attsvm.training.settings import Settings
+from attsvm.cli.settings import Settings
 from attsvm_lab.sweeps.intervals import KINDS
 from attsvm_lab.sweeps.measure import MEASURES
 from attsvm_lab.sweeps.plugins import is_plugin, plugin
