@@ -1,10 +1,13 @@
 """Sequences whose class one token tells, or all of them a little; an objective on some, and its probes."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from attsvm.probe import TokenStore
 from attsvm.probe.data.backends import Host
 from attsvm.probe.fitting.objective import Objective, Probes
+from attsvm.probe.fitting.tolerances import TOLERANCES
 
 
 def needle(n, seed, T=16, d=6, mark=4):
@@ -46,3 +49,8 @@ def ring(n, seed):
     X[:, 0, :2] = np.where(y, 3.0, 0.3)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
     X[:, 0, 2] = 4
     return X, y
+
+
+def with_tolerances(monkeypatch, module, **changes):
+    """Other numbers in one module of attsvm.probe.fitting."""
+    monkeypatch.setattr(f"attsvm.probe.fitting.{module}.TOLERANCES", replace(TOLERANCES, **changes))

@@ -10,14 +10,14 @@ from attsvm.probe.data.backends import Host
 from attsvm.probe.fitting.attention import attend
 from attsvm.probe.fitting.descent import minimise
 from attsvm.probe.fitting.objective import ProbeBatch, evaluate, gauss_newton
-from tests.probe.cases import problem
+from tests.probe.cases import problem, with_tolerances
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_the_curvature_is_that_of_the_loss_through_scores_made_linear(k, monkeypatch):
     goal, backend, points, probes = problem(np.float16, k)
     seven = 7 * 2 * k * goal.size  # sequences at a time
-    monkeypatch.setattr("attsvm.probe.fitting.objective.ROW_NUMBERS", seven)
+    with_tolerances(monkeypatch, "objective", row_numbers=seven)
     point, one, D = points[1], probes.take(np.array([1])), goal.size
     v = np.random.default_rng(1).standard_normal(D)
 
@@ -54,8 +54,8 @@ def test_the_curvature_saves_steps_and_leads_to_the_same_optimum(monkeypatch):
     some.prompt_ridge[:], some.head_ridge[:] = 0.03, 0.03
 
     def search(near, room):
-        monkeypatch.setattr("attsvm.probe.fitting.descent.CURVATURE_SLOPE", near)
-        monkeypatch.setattr("attsvm.probe.fitting.objective.MATRIX_NUMBERS", room * goal.size**2)
+        with_tolerances(monkeypatch, "descent", newton_slope=near)
+        with_tolerances(monkeypatch, "objective", matrix_numbers=room * goal.size**2)
         one = lambda at, which: evaluate(goal, backend, at, some.take(which))  # noqa: E731
         return minimise(backend, one, start, steps=500, tolerance=1e-5).scalars
 

@@ -12,8 +12,9 @@ from attsvm.numbers.stored.matrix import Matrix
 from attsvm.probe import AttentionProbe
 from attsvm.probe.data.backends import Host
 from attsvm.probe.fitting import fits
-from attsvm.probe.fitting.descent import RIVAL_PASSES, minimise
+from attsvm.probe.fitting.descent import minimise
 from attsvm.probe.fitting.objective import Evaluation
+from attsvm.probe.fitting.tolerances import TOLERANCES
 from tests.probe.cases import everywhere
 
 
@@ -64,8 +65,8 @@ def test_a_rival_goes_on_if_it_is_ahead_and_alone_if_it_is_far_ahead(level, goes
     found = minimise(backend, evaluate, np.zeros((2, 6)), rivals=[(0, 1)], **how).scalars
     both = minimise(backend, evaluate, np.zeros((2, 6)), **how).scalars
     assert np.flatnonzero(np.isfinite(found.value)).tolist() == goes_on and np.isfinite(both.value).all()
-    assert np.flatnonzero(found.steps > RIVAL_PASSES).tolist() == goes_on
-    assert (both.steps > RIVAL_PASSES).all()
+    assert np.flatnonzero(found.steps > TOLERANCES.rival_passes).tolist() == goes_on
+    assert (both.steps > TOLERANCES.rival_passes).all()
     np.testing.assert_array_equal(found.value[goes_on], both.value[goes_on])
 
 

@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from attsvm.probe import AttentionProbe, TokenStore
-from attsvm.probe.fitting.features import SPREAD, rbf
+from attsvm.probe.fitting.features import rbf
 from attsvm.probe.fitting.objective import Standard
+from attsvm.probe.fitting.tolerances import TOLERANCES
 from tests.probe.cases import ring
 
 
@@ -23,7 +24,7 @@ def test_products_of_kernel_features_are_the_kernel_on_its_landmarks():
     def error(x):
         apart = ((x[:, None] - x) ** 2).sum(-1)
         features = found.transform(x)
-        return np.abs(features @ features.T - 1 / (1 + SPREAD / 6 * apart)).max()
+        return np.abs(features @ features.T - 1 / (1 + TOLERANCES.spread / 6 * apart)).max()
 
     assert error(tokens) < 1e-10 < 1e-3 < error(others)
 

@@ -9,8 +9,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from attsvm.numbers import library
 from attsvm.probe import AttentionProbe
-from attsvm.probe.fitting.fits import HEAD, POOLED, STRONGER, above_standard_error, largest_norm_prompt
-from tests.probe.cases import everywhere, needle, problem
+from attsvm.probe.fitting.fits import above_standard_error, largest_norm_prompt
+from tests.probe.cases import everywhere, needle, problem, with_tolerances
 
 
 def test_a_needle_gets_a_weak_prompt_ridge_and_a_faint_class_a_strong_one():
@@ -61,7 +61,9 @@ def test_where_every_token_tells_a_little_the_default_is_mean_pooling(monkeypatc
 
     pooled, near = auc(head_ridge=1e-3, prompt_ridge=100.0), 0.01
     assert auc() > pooled - near
-    monkeypatch.setattr("attsvm.probe.fitting.fits.POOLED", [(h, 10 * h) for h in HEAD[:STRONGER]])
+    strong = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+    attending = tuple(10 * h for h in strong)
+    with_tolerances(monkeypatch, "fits", head_ridges=strong, pooling_ridges=attending)
     assert auc() < pooled - 5 * near
 
 
@@ -76,7 +78,8 @@ def test_the_mean_of_many_tokens_gets_a_head_ridge_as_weak_as_it_needs(monkeypat
 
     best = np.logaddexp(0, -(2 * y - 1) * 0.2 * X[:, :, 0].sum(1))[200:].mean()
     assert loss() < best + 0.06
-    monkeypatch.setattr("attsvm.probe.fitting.fits.POOLED", POOLED[:STRONGER])
+    strong = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+    with_tolerances(monkeypatch, "fits", head_ridges=strong, pooling_ridges=tuple(1000 * h for h in strong))
     assert loss() > best + 0.1
 
 
@@ -96,7 +99,7 @@ def test_loud_tokens_that_tell_nothing_change_nothing(monkeypatch):
     X, y = everywhere(100, 0)
     X[:, 0] += 20 * np.eye(20)[4]
     found = AttentionProbe().fit(X, y)
-    monkeypatch.setattr("attsvm.probe.fitting.fits.WEAK", 0.0)
+    with_tolerances(monkeypatch, "fits", weak_ridge=0.0)
     np.testing.assert_array_equal(AttentionProbe().fit(X, y).coef_, found.coef_)
 
 

@@ -11,7 +11,7 @@ from attsvm.probe import AttentionProbe, ProbeSuite
 from attsvm.probe.data.sequences import as_store
 from attsvm.probe.fitting.fits import FitOptions, choose_ridges
 from attsvm.probe.fitting.objective import Objective
-from tests.probe.cases import everywhere, needle
+from tests.probe.cases import everywhere, needle, with_tolerances
 
 WEAK = {"head_ridge": 0.03, "prompt_ridge": 0.03}
 
@@ -19,7 +19,7 @@ WEAK = {"head_ridge": 0.03, "prompt_ridge": 0.03}
 @pytest.fixture
 def from_mean_pooling_alone(monkeypatch):
     def without():
-        monkeypatch.setattr("attsvm.probe.fitting.fits.WEAK", 0.0)
+        with_tolerances(monkeypatch, "fits", weak_ridge=0.0)
 
     return without
 
@@ -48,7 +48,7 @@ def test_features_are_compared_by_fits_with_both_starts(monkeypatch):
         return choose_ridges(objective, plan)[0].held_out
 
     assert held_out() < 0.2
-    monkeypatch.setattr("attsvm.probe.fitting.fits.WEAK", 0.0)
+    with_tolerances(monkeypatch, "fits", weak_ridge=0.0)
     assert held_out() > 0.6
 
 

@@ -4,7 +4,7 @@ data/         token sequences in every form, and the array library that computes
 fitting/      from tokens and targets to fitted weights
 attention_probe, suite    the estimators, whose methods call what follows
 explanation, curves, stability, separation    contributions of tokens, ROC, bootstrap, max-margin program
-saved, plugin probes in files, and as one Python file
+saved         probes in files, and as one Python file
 """
 
 from attsvm._support.optional_dependencies import missing

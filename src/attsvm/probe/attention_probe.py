@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
 
 from attsvm._support.validation import is_finite, is_integer
 from attsvm.numbers import Bool, Float, Values
-from attsvm.probe import curves, explanation, plugin, saved
+from attsvm.probe import curves, explanation, saved
 from attsvm.probe.curves import Curves, Threshold
 from attsvm.probe.data.sequences import Sequences, from_table, read_sequences, unwrapped
 from attsvm.probe.data.store import TokenStore
@@ -303,7 +303,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
             `TokenStore.open` what its `skip` says. layer: position on the axis of layers.
         """
         check_is_fitted(self)
-        return plugin.write(self, file, layer, skip)
+        return saved.export(self, file, layer, skip)
 
     # ------------------------------------------------------------------ explanations and curves
 

@@ -1,20 +1,27 @@
-"""A fitted probe in a .safetensors file: numbers and JSON, nothing that is executed."""
+"""A fitted probe in files: as numbers and JSON that nothing executes, or as one Python file that scores.
+
+The former is a .safetensors file, which `load` reads. The latter is torch/probe.py with the probe's numbers.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib.resources import files
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import numpy as np
 
+from attsvm._support.validation import is_integer
 from attsvm.numbers import Values
 from attsvm.numbers.archives import DIGEST, Archive, BadFile, Safetensors
+from attsvm.numbers.atomic_write import replacing
 from attsvm.numbers.files import archive_of, check_header, write_tensors
 from attsvm.probe.fitting.features import FeatureMap, Rbf, Same, SideBySide
 
@@ -29,6 +36,9 @@ LAST = "last_"
 NUMBERS = ("head_ridge_", "prompt_ridge_", "objective_", "n_iter_", "n_features_in_", "_n_features_out",
            "_fitted_on_sequences")  # fmt: skip
 """Fitted attributes in a file: arrays as tensors, numbers in the header."""
+
+NO_NUMBERS = "PROBE: dict[str, Any] = {}"
+"""The line of the file that gets the numbers."""
 
 Arrays = dict[str, Values]
 Header = dict[str, Any]
@@ -181,3 +191,40 @@ def _is_json(value: object) -> bool:
         return bool(json.loads(json.dumps(value)) == value)
     except (TypeError, ValueError):
         return False
+
+
+# ---------------------------------------------------------------------- one Python file
+
+
+def export(probe: Any, file: str | os.PathLike[str], layer: int, skip: int) -> Path:
+    """The file's name. layer: position on the axis of layers. skip: first tokens that do not count."""
+    for name, value in (("layer", layer), ("skip", skip)):
+        if not (is_integer(value) and value >= 0):
+            raise ValueError(f"{name} is {value!r}. Pass a whole number, 0 or more.")
+    path = Path(file)
+    if path.suffix != ".py":
+        raise ValueError(f"{path} would hold Python. Pass a name that ends in .py.")
+    maps = feature_maps(probe)
+    weights = probe._weights
+    arrays = {"prompts": weights.prompts, "head": weights.head, "intercept": weights.intercept}
+    arrays |= {"centre": probe.mean_, "slopes": weights.slopes}
+    content = {
+        "layer": layer,
+        "skip": skip,
+        "width": probe.n_features_in_,
+        "arrays": _texts(arrays),
+        "maps": [_texts(vars(features)) for features in maps],
+    }
+    source = files("attsvm.torch").joinpath("probe.py").read_text(encoding="utf8")
+    line = f"PROBE: dict[str, Any] = json.loads({json.dumps(content)!r})"
+    with replacing(path) as temporary:
+        temporary.write_text(source.replace(NO_NUMBERS, line, 1), encoding="utf8")
+    return path
+
+
+def _texts(arrays: Mapping[str, Values]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shapes, and float64 in base64."""
+    return {
+        name: (np.shape(x), base64.b64encode(np.ascontiguousarray(x, "<f8").tobytes()).decode())
+        for name, x in arrays.items()
+    }

@@ -1,10 +1,19 @@
-"""TokenStore: token sequences of any lengths that stay where they are, in the precision they have."""
+"""TokenStore: token sequences of any lengths that stay where they are, in the precision they have.
+
+Hidden states of requests are read as vLLM's `extract_hidden_states` writes them, one .safetensors file each:
+
+    hidden_states (T, layers, d)        token_ids (T,)
+
+A file REQUEST.safetensors is being written while somebody holds REQUEST.safetensors.lock.
+Reference: vLLM, features/speculative_decoding/extract_hidden_states, 2026.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -14,11 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from attsvm._support.validation import is_integer
 from attsvm.numbers import Array, Bool, Index, Values
-from attsvm.numbers.archives import Archive, BadFile
+from attsvm.numbers.archives import Archive, BadFile, Header, mapped
 from attsvm.numbers.files import archive_of, check_header, check_size, damage, memory, naming, take
 from attsvm.numbers.stored import COPY_LIMIT
 from attsvm.numbers.stored.matrix import Matrix, Shards, as_matrix
-from attsvm.probe.data import requests
+
+STATES = "hidden_states"
+"""The array of a request's file."""
 
 
 class TokenStore:
@@ -204,7 +215,7 @@ def _opened(path: Path, layer: int | None, skip: int) -> TokenStore:
         raise ValueError(f"skip is {skip!r}. Pass how many first tokens to leave out, 0 or more.")
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     for file in files:
-        requests.wait_until_written(file)
+        wait_until_written(file)
     if _is_of_requests(path):
         return _of_requests(path, files, layer, skip)
     if path.is_dir() and not any(path.iterdir()):
@@ -238,12 +249,12 @@ def _is_of_requests(path: Path) -> bool:
     if first is None or first.suffix != ".safetensors" or not first.is_file():
         return False
     with archive_of(first) as (_, archive):
-        return requests.holds_a_request(archive)
+        return STATES in archive.headers and "tokens" not in archive.headers
 
 
 def _of_requests(path: Path, files: Sequence[Path], layer: int | None, skip: int) -> TokenStore:
     """The states of one layer of many requests, in the order of their files."""
-    layers = [requests.LayerOfRequest(file, layer, skip) for file in files]
+    layers = [LayerOfRequest(file, layer, skip) for file in files]
     lengths = np.array([len(x) for x in layers], np.intp)
     with naming(path):
         rows: Matrix = Shards(layers)
@@ -303,3 +314,72 @@ def _arrays(path: Path, archive: Archive, names: Sequence[str]) -> list[Values]:
         check_header(name, header)
     maps = [name for name, header in headers.items() if header.place is not None and header.size]
     return list(take(path, archive, names, maps).values())
+
+
+# ---------------------------------------------------------------------- files of requests
+
+
+def _header(path: Path) -> Header:
+    with archive_of(path) as (_, archive):
+        if STATES not in archive.headers:
+            raise BadFile(f"it holds {', '.join(sorted(archive.headers))}, not {STATES} (T, layers, d).")
+        header = archive.headers[STATES]
+        check_header(STATES, header)
+        if len(header.shape) != 3 or header.place is None or 0 in header.shape:
+            raise BadFile(f"{STATES} has shape {header.shape}. Expected (T, layers, d), none of them 0.")
+        if header.place + header.size > path.stat().st_size:
+            raise BadFile("the file ends before its arrays do. Write it again.")
+        return header
+
+
+class LayerOfRequest:
+    """The states (T − skip, d) of one layer of a file, which is open only while rows are read.
+
+    A memory map holds its file open, and a process may hold about a thousand.
+
+    layer: position on the file's axis of layers; None where there is only one. skip: first tokens left out.
+    """
+
+    def __init__(self, path: Path, layer: int | None, skip: int) -> None:
+        self.path, self.header, self.skip = path, _header(path), skip
+        T, layers, width = self.header.shape
+        with naming(path):
+            if layer is None and layers > 1:
+                raise BadFile(
+                    f"{STATES} has {layers} layers. Pass layer=, a position from 0 to {layers - 1}."
+                )
+            if layer is not None and not (is_integer(layer) and 0 <= layer < layers):
+                problem = f"there is no layer {layer!r} among {layers}"
+                raise BadFile(f"{problem}. Positions go from 0 to {layers - 1}.")
+            if skip >= T:
+                raise BadFile(
+                    f"a request of {T} tokens has none after the first {skip}. Pass a smaller skip."
+                )
+        self.layer, self.shape = layer or 0, (T - skip, width)
+        self.dtype = mapped(path, self.header).dtype
+        self.stamp = self._stamp()
+
+    def _stamp(self) -> tuple[int, int]:
+        status = self.path.stat()
+        return status.st_mtime_ns, status.st_size
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Values:
+        if self._stamp() != self.stamp:
+            raise BadFile("it changed after it was opened")
+        return np.array(mapped(self.path, self.header)[self.skip :, self.layer][rows])
+
+    def __repr__(self) -> str:
+        return str(self.path)
+
+
+def wait_until_written(path: Path) -> None:
+    """Wait while the server holds the lock beside this file, where there is one that may be read."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where vLLM does not run
+        return
+    with suppress(FileNotFoundError, PermissionError), Path(f"{path}.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)

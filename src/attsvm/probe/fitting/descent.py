@@ -14,26 +14,7 @@ from attsvm.numbers import Array, Bool, Float, Index
 from attsvm.numbers.threads import single_thread
 from attsvm.probe.data.backends import Backend
 from attsvm.probe.fitting.objective import Evaluation
-
-MEMORY = 12
-"""Pairs (step, change of the gradient) that L-BFGS remembers."""
-
-TRIALS = 15
-"""Steps tried along one direction."""
-
-DECREASE, CURVATURE = 1e-4, 0.9
-"""Wolfe's constants."""
-
-CURVATURE_SLOPE, CURVATURE_PASSES = 2e-2, 20
-"""A search for the optimum computes the curvature where no partial derivative is above the first number,
-and again after so many passes."""
-
-STALE_STEPS = 8
-"""A search ends after so many steps that lower neither the slope nor the value by more than its rounding."""
-
-RIVAL_PASSES, RIVAL_STAYS, RIVAL_WINS = 5, 0.95, 0.8
-"""After so many passes a rival start is given up if its value is above the first share of the other
-start's; the other start is given up if the rival's value is below the second share."""
+from attsvm.probe.fitting.tolerances import TOLERANCES
 
 Evaluate = Callable[[Array, Index], Evaluation]
 
@@ -152,10 +133,10 @@ def minimise(
     with ProgressLine() as line:
         while not search.finished:
             search.advance(evaluate(search.trial(), search.active))
-            if rivals and search.passes == RIVAL_PASSES + 1:
+            if rivals and search.passes == TOLERANCES.rival_passes + 1:
                 value = search.result().scalars.value
-                given_up = [b for a, b in rivals if value[b] > RIVAL_STAYS * value[a]]
-                given_up += [a for a, b in rivals if value[b] < RIVAL_WINS * value[a]]
+                given_up = [b for a, b in rivals if value[b] > TOLERANCES.rival_stays * value[a]]
+                given_up += [a for a, b in rivals if value[b] < TOLERANCES.rival_wins * value[a]]
                 search.retire(np.isin(search.active, given_up))
             slope = search.scalars.slope.max(initial=0.0)
             line.show(f"fitting: pass {search.passes}, derivatives up to {slope:.0e} of {tolerance:.0e}")
@@ -198,7 +179,7 @@ class LineSearches:
         slope, none = self._largest(evaluation.gradient), np.zeros(K, int)
         self.scalars = Scalars(
             np.arange(K), evaluation.value.copy(), evaluation.held_out.copy(), steps=none, slope=slope,
-            lowest_slope=slope.copy(), stale=none, curvature_pass=np.full(K, -CURVATURE_PASSES),
+            lowest_slope=slope.copy(), stale=none, curvature_pass=np.full(K, -TOLERANCES.newton_passes),
             directional=np.zeros(K), step=np.ones(K), low=np.zeros(K), high=np.full(K, np.inf), trials=none,
         )  # fmt: skip
         downhill = -self._in_metric(evaluation.gradient)
@@ -248,10 +229,10 @@ class LineSearches:
         directional = self._dot(evaluation.gradient, self.vectors.direction)
         rise = evaluation.value - n.value
         rounding = self.noise * np.maximum(np.abs(n.value), 1e-300)
-        fell = rise <= DECREASE * n.step * n.directional
+        fell = rise <= TOLERANCES.decrease * n.step * n.directional
         # Near the optimum values are equal to rounding; slopes still differ (Hager & Zhang 2005).
-        flat = (rise <= rounding) & (directional <= (1 - 2 * DECREASE) * -n.directional)
-        short = (fell | flat) & (directional < CURVATURE * n.directional)
+        flat = (rise <= rounding) & (directional <= (1 - 2 * TOLERANCES.decrease) * -n.directional)
+        short = (fell | flat) & (directional < TOLERANCES.curvature * n.directional)
         return StepTest((fell | flat) & ~short & np.isfinite(evaluation.value), short, rise, rounding)
 
     def _bracket(self, test: StepTest) -> None:
@@ -275,7 +256,7 @@ class LineSearches:
         gradient = self.backend.xp.where(moves, evaluation.gradient, v.gradient)
         step, change = self._times(n.step, v.direction), gradient - v.gradient
         pair = CurvaturePair(step, change, np.maximum(self._dot(step, change), 0.0))
-        self.pairs = [*self.pairs, pair][-MEMORY:]
+        self.pairs = [*self.pairs, pair][-TOLERANCES.remembered_steps :]
         self.vectors = v._replace(points=self.backend.xp.where(moves, trial, v.points), gradient=gradient)
         slope = np.where(accepted, self._largest(evaluation.gradient), n.slope)
         no_progress = accepted & (-test.rise <= test.rounding) & (slope >= n.lowest_slope)
@@ -292,16 +273,17 @@ class LineSearches:
         """Functions whose search has converged, or cannot go on."""
         n, least = self.scalars, self.stop.least_decrease
         small_decrease = test.accepted & (least > 0) & (-test.rise <= least * np.abs(n.value))
-        no_step = ~test.accepted & (n.trials >= TRIALS)
+        no_step = ~test.accepted & (n.trials >= TOLERANCES.tried_steps)
         converged = (n.slope <= self.stop.tolerance) | small_decrease
-        return converged | no_step | (n.stale >= STALE_STEPS) | (n.steps >= self.stop.steps)
+        return converged | no_step | (n.stale >= TOLERANCES.stale_steps) | (n.steps >= self.stop.steps)
 
     def _compute_curvature(self, evaluation: Evaluation, accepted: Bool) -> None:
         """Near the optimum, compute the curvature: L-BFGS would need many steps to learn it."""
         if self.stop.least_decrease or evaluation.curvature is None:
             return
         n, computed = self.scalars, self._has_curvature
-        due = accepted & (n.slope <= CURVATURE_SLOPE) & (self.passes - n.curvature_pass > CURVATURE_PASSES)
+        due = accepted & (n.slope <= TOLERANCES.newton_slope)
+        due &= self.passes - n.curvature_pass > TOLERANCES.newton_passes
         due &= computed | (np.cumsum(due & ~computed) <= evaluation.curvature_limit - computed.sum())
         index = np.flatnonzero(due)
         if not len(index):

@@ -21,12 +21,7 @@ from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights, log_loss, read_out
 from attsvm.probe.fitting.fits import FitOptions, ProbeFit, choose_ridges, fit_concepts
 from attsvm.probe.fitting.objective import Objective, Standard
-
-LANDMARKS, SPREAD = 600, 0.5
-"""Landmarks of a kernel; γ times the number of features, on standardised tokens."""
-
-LEAST_GAIN = 0.005
-"""Share by which another kind, or layer, must lower the held-out loss of the mean to join it."""
+from attsvm.probe.fitting.tolerances import TOLERANCES
 
 T = TypeVar("T")
 
@@ -113,13 +108,14 @@ def rbf(store: TokenStore, standard: Standard) -> Rbf:
     """
     store = store[distinct_sequences(store)]
     ends = np.cumsum(store.lengths)
-    count = min(LANDMARKS, int(ends[-1]))
+    count = min(TOLERANCES.landmarks, int(ends[-1]))
     place = (2 * np.arange(count) + 1) * int(ends[-1]) // (2 * count)
     sequence = np.searchsorted(ends, place, side="right")
     row = store.starts[sequence] + place - (ends - store.lengths)[sequence]
     tokens = np.concatenate([store.rows.numpy(store.rows.read(slice(r, r + 1))) for r in row.tolist()])
     landmarks = (tokens.astype(np.float64) - standard.mean) / standard.scale
-    gamma, power, square = np.array([SPREAD / landmarks.shape[1]]), np.ones(1), (landmarks**2).sum(1)
+    gamma, power = np.array([TOLERANCES.spread / landmarks.shape[1]]), np.ones(1)
+    square = (landmarks**2).sum(1)
     distances = np.maximum(square[:, None] + square - 2 * landmarks @ landmarks.T, 0.0)
     values, vectors = np.linalg.eigh(kernel(distances, gamma, power))
     root = (vectors / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
@@ -268,7 +264,7 @@ def lowest_mean(ranked: Sequence[T], scores: Mapping[T, Float], targets: Float, 
 
     members = [ranked[0]]
     for rival in ranked[1:]:
-        if loss([*members, rival]) < (1 - LEAST_GAIN) * loss(members):
+        if loss([*members, rival]) < (1 - TOLERANCES.least_gain) * loss(members):
             members.append(rival)
     return members
 

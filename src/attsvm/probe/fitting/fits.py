@@ -19,45 +19,9 @@ from attsvm.probe.data.backends import Backend, backend_of
 from attsvm.probe.fitting.attention import Weights
 from attsvm.probe.fitting.descent import LineSearches, Pairs, SearchState, Stop, add_curvature, minimise
 from attsvm.probe.fitting.objective import Evaluation, Objective, Probes, evaluate
+from attsvm.probe.fitting.tolerances import TOLERANCES
 
 AUTO = "auto"
-
-HEAD = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 3e-4)
-"""Head ridges, from strong to weak."""
-
-RATIO, STRONGER = (10.0, 1.0), 6
-"""Prompt ridge / head ridge of the lanes that attend. Only the first, stronger head ridges are tried: the
-weaker ones fit noise."""
-
-POOLED = tuple((h, 1000 * h if h >= 0.003 else 30.0) for h in HEAD)
-"""Head and prompt ridges of mean pooling, which is always a candidate: the prompt cannot learn.
-
-The mean of T tokens varies √T times less than one token, so its head needs weaker ridges. (Sequences of one
-token have no attention.)
-"""
-
-PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
-"""Prompt ridges if the head ridge is fixed."""
-
-PATIENCE, WORSE = 2, 1.05
-"""A lane ends after so many stages without a lower held-out loss, or with a loss so many times the lowest."""
-
-LOOSE, LEAST_DECREASE, MAX_STEPS = 1e-3, 2e-3, 10
-"""A candidate is fitted until no partial derivative is larger than LOOSE, or a step lowers its objective by
-at most this share, or for so many steps."""
-
-EARLIEST_DROP = 4
-"""After so many passes a candidate that is WORSE than its lane's best, and getting worse, is given up."""
-
-DEFAULT = (0.1, 1.0)
-"""Head and prompt ridge if there are too few sequences to choose."""
-
-STRONG = 1000.0
-"""A ridge above this is told to the descent."""
-
-WEAK = 0.1
-"""Probes whose ridges are at most this also start from the tokens of largest norm: descent from mean pooling
-misses one informative token among very many. With stronger ridges both starts end at mean pooling."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +77,10 @@ def choose_ridges(objective: Objective, options: FitOptions) -> list[RidgeChoice
     attends = objective.store.lengths.max() > 1
     lanes = _ridge_lanes(options.ridges, attends and not objective.tied)  # a tied prompt cannot stay even
     if not folds or (len(lanes[0]) == 1 and not options.compare_kinds):
-        head, prompt = (ridge or default for ridge, default in zip(options.ridges, DEFAULT, strict=True))
+        defaults = zip(options.ridges, TOLERANCES.unsearched, strict=True)
+        head, prompt = (ridge or default for ridge, default in defaults)
         return [RidgeChoice(head, prompt)] * concepts
-    weak = lanes[-1][(lanes[-1] <= WEAK).all(1) & attends]
+    weak = lanes[-1][(lanes[-1] <= TOLERANCES.weak_ridge).all(1) & attends]
     with backend.scope(), ProgressLine(total=sum(map(len, [*lanes, weak]))) as line:
         search = partial(_search, backend, objective, options.steps, line)
         from_pooling, from_norm = search(lanes, start, np.full(concepts, np.inf)), list[_Lane]()
@@ -135,7 +100,7 @@ def fit_concepts(objective: Objective, options: FitOptions, choices: Sequence[Ri
     first = [np.zeros(objective.size) if choice.start is None else choice.start for choice in choices]
     ridges = np.array([(choice.prompt_ridge, choice.head_ridge) for choice in choices])
     without_path = np.array([choice.start is None for choice in choices])
-    contested = concepts[without_path & (ridges <= WEAK).all(1) & attends]
+    contested = concepts[without_path & (ridges <= TOLERANCES.weak_ridge).all(1) & attends]
     with backend.scope():
         start = [largest_norm_start(backend, objective)] if len(contested) else []
         points = np.stack([*first, *start * len(contested)])
@@ -220,7 +185,9 @@ class _Lane:
         best: Float,
     ) -> None:
         self.backend, self.objective, self.ridges = backend, objective, ridges
-        self.stop, self.finished = Stop(min(steps, MAX_STEPS), LOOSE, LEAST_DECREASE), False
+        steps = min(steps, TOLERANCES.candidate_steps)
+        self.stop = Stop(steps, TOLERANCES.candidate_slope, TOLERANCES.candidate_decrease)
+        self.finished = False
         self.folds, concepts = len(objective.training) - 1, len(objective.targets)
         self.concept, self.stage = np.arange(concepts), 0
         self.best, self.stages_since_best = best.copy(), np.zeros(concepts, int)
@@ -251,8 +218,8 @@ class _Lane:
         """One pass: the active functions were evaluated at their trial points."""
         self.search.advance(evaluation)
         previous, self.mean = self.mean, self._mean_of_folds(self.search.held_out)
-        if self.search.passes > EARLIEST_DROP:
-            worse = (self.mean > WORSE * self.best[self.concept]) & (self.mean >= previous)
+        if self.search.passes > TOLERANCES.passes_before_giving_up:
+            worse = (self.mean > TOLERANCES.worse * self.best[self.concept]) & (self.mean >= previous)
             self.search.retire(np.repeat(worse, self.folds)[self.search.active])
         self._end_stages()
 
@@ -266,7 +233,7 @@ class _Lane:
             return
         state = self.search.result()
         self._record(state)
-        searched = self.stages_since_best[self.concept] < PATIENCE
+        searched = self.stages_since_best[self.concept] < TOLERANCES.stages_without_gain
         self.stage, self.concept = self.stage + 1, self.concept[searched]
         self.finished = self.stage == len(self.ridges) or not searched.any()
         if not self.finished:
@@ -285,7 +252,8 @@ class _Lane:
                 self.best[concept], self.stages_since_best[concept] = mean, 0
                 self.ends[concept] = candidate, self.backend.numpy(state.vectors.points[folds])
             else:
-                self.stages_since_best[concept] += PATIENCE if mean > WORSE * best else 1
+                hopeless = mean > TOLERANCES.worse * best
+                self.stages_since_best[concept] += TOLERANCES.stages_without_gain if hopeless else 1
 
 
 def _probes(concept: Index, folds: int, ridges: Float) -> Probes:
@@ -325,9 +293,12 @@ def _ridge_lanes(fixed: Sequence[float | None], pooled: bool) -> list[Float]:
     """Candidates (stages, 2) of each lane: head and prompt ridge; pooled: mean pooling is a candidate."""
     head, prompt = fixed
     if head is None and prompt is None:
-        attending = [np.array([(h, ratio * h) for h in HEAD[:STRONGER]]) for ratio in RATIO]
-        return [np.array(POOLED), *attending] if pooled else attending[1:]
-    heads, prompts = HEAD if head is None else [head], PROMPT if prompt is None else [prompt]
+        stronger = TOLERANCES.head_ridges[: TOLERANCES.attending_ridges]
+        attending = [np.array([(h, ratio * h) for h in stronger]) for ratio in TOLERANCES.ridge_ratios]
+        pooling = np.array([*zip(TOLERANCES.head_ridges, TOLERANCES.pooling_ridges, strict=True)])
+        return [pooling, *attending] if pooled else attending[1:]
+    heads = TOLERANCES.head_ridges if head is None else [head]
+    prompts = TOLERANCES.prompt_ridges if prompt is None else [prompt]
     return [np.array([(h, p) for h in heads for p in prompts])]
 
 
@@ -335,9 +306,9 @@ def _metric(backend: Backend, objective: Objective, head: Float, prompt: Float) 
     """The inverse of the curvature that strong ridges (K,) give to heads and prompts (K, D).
 
     The loss has a curvature of about 1 on standardised tokens: without this, L-BFGS first takes steps for the
-    ridge, and the other weights hardly move. None for ridges up to STRONG, among them all of a search.
+    ridge, and the other weights hardly move. None for ridges up to strong_ridge, among them all of a search.
     """
-    if max(head.max(), prompt.max()) <= STRONG:
+    if max(head.max(), prompt.max()) <= TOLERANCES.strong_ridge:
         return None
     by_kind = np.stack([prompt, head, np.zeros(len(head))], 1)
     return backend.put(np.repeat(1 / np.maximum(1, by_kind), objective.counts, axis=1))

@@ -18,10 +18,7 @@ from attsvm.numbers.threads import in_threads, single_thread
 from attsvm.probe.data.backends import Backend, Host, backend_of, total
 from attsvm.probe.data.store import TokenStore, raise_not_finite
 from attsvm.probe.fitting.attention import Weights, attend, log_loss, token_coefficients
-
-MATRIX_NUMBERS, ROW_NUMBERS, MATRIX_COST = 1 << 25, 1 << 23, 50
-"""Numbers of all matrices together, and of derivatives at a time (128 and 32 MB in float32). A matrix may
-cost this many times the multiplications of an evaluation."""
+from attsvm.probe.fitting.tolerances import TOLERANCES
 
 
 class Standard(NamedTuple):
@@ -331,8 +328,8 @@ def affordable_matrices(objective: Objective) -> int:
     """How many probes' matrices fit in memory; 0 where one costs more than the evaluations that it saves."""
     D, k, store = objective.size, objective.k, objective.store
     evaluation = 2 * (1 + k) * store.numbers
-    affordable = D**2 * (k * len(store) + D) <= MATRIX_COST * evaluation
-    return MATRIX_NUMBERS // D**2 if affordable else 0
+    affordable = D**2 * (k * len(store) + D) <= TOLERANCES.matrix_cost * evaluation
+    return TOLERANCES.matrix_numbers // D**2 if affordable else 0
 
 
 def gauss_newton(batch: ProbeBatch) -> list[Float]:
@@ -365,7 +362,8 @@ def _score_matrices(batch: ProbeBatch) -> list[Float]:
     """Lower triangles of J' L J on tokens that are not standardised, (D, D) for each probe."""
     K, D, dtype = len(batch.probes), batch.objective.size, batch.backend.dtype
     matrices: list[Float] = [np.zeros((D, D), dtype, order="F") for _ in range(K)]
-    syrk, step = get_blas_funcs("syrk", dtype=dtype), max(1, ROW_NUMBERS // (K * batch.objective.k * D))
+    syrk = get_blas_funcs("syrk", dtype=dtype)
+    step = max(1, TOLERANCES.row_numbers // (K * batch.objective.k * D))
     for block in batch.objective.store.spans(8 * batch.backend.block):
         for first in range(block.start, block.stop, step):
             with single_thread():
