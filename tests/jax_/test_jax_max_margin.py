@@ -256,7 +256,7 @@ WRONG = {
     "queries": (lambda k, s: max_margin(k, s, k), r"Pass \(…, n, e\)"),
     "complex": (lambda k, s: max_margin(k, s, k[..., 0, :] * 1j), "queries is complex128.* real numbers"),
     "nan": (lambda k, s: max_margin(k * jnp.nan, s), "keys.* is nan"),
-    "mask": (lambda k, s: max_margin(k, s, mask=jnp.ones((N, T))), "Pass .* of booleans"),
+    "mask": (lambda k, s: max_margin(k, s, mask=jnp.ones((N, T))), "mask is float64.*Pass booleans"),
     "required": (lambda k, s: max_margin(k, s, required=jnp.ones(5)), "Pass one number, or"),
     "nan required": (lambda k, s: max_margin(k, s, required=[1.0, np.nan]), "required must be finite"),
     "slack": (lambda k, s: max_margin(k, s, slack=-1.0), "slack must be ≥ 0"),

@@ -276,7 +276,7 @@ WRONG = {
     "selected": (lambda k, s: max_margin(k, s.double()), "Pass booleans"),
     "queries": (lambda k, s: max_margin(k, s, k), r"Pass \(…, n, e\)"),
     "nan": (lambda k, s: max_margin(k * torch.nan, s), "keys.* is nan"),
-    "mask": (lambda k, s: max_margin(k, s, mask=torch.ones(N, T)), "Pass .* of torch.bool"),
+    "mask": (lambda k, s: max_margin(k, s, mask=torch.ones(N, T)), "mask is torch.float32.*Pass booleans"),
     "required": (lambda k, s: max_margin(k, s, required=torch.ones(5)), "Pass one number, or"),
     "nan required": (lambda k, s: max_margin(k, s, required=NAN), "required must be finite"),
     "slack": (lambda k, s: max_margin(k, s, slack=-1.0), "slack must be ≥ 0"),

@@ -21,60 +21,21 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 from numpy.typing import ArrayLike, NDArray
 
-from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, frobenius
 from attsvm.norms.names import as_norm
-from attsvm.program.derivative.arguments import (
-    Degenerate,
-    Unseparable,
-    check_keys,
-    check_options,
-    check_trailing,
-    no_common_axes,
-    outside,
-)
-from attsvm.program.derivative.batch import Batch, NotDifferentiable, restored, solve_batch
+from attsvm.program.derivative.arguments import Choice, Data, Degenerate, Unseparable, check_options, prepared
+from attsvm.program.derivative.batch import Batch, Measured, NotDifferentiable, Results, restored, solve_batch
 from attsvm.program.solution import Solution
 
 __all__ = ["MaxMargin", "NotDifferentiable", "max_margin"]
 
 
-AnyArray = Any
-"""An array of JAX or of the host, its shape and type, or None."""
-
-
-class Data(NamedTuple):
-    """keys (…, n, T, d), queries (…, n, e), required (…, n); the price (…, n) of a soft margin, or None."""
-
-    keys: AnyArray
-    queries: AnyArray
-    required: AnyArray
-    price: AnyArray
-
-
-class Choice(NamedTuple):
-    """What has no derivative: booleans (…, n, T)."""
-
-    selected: AnyArray
-    mask: AnyArray
-
-
-class Results(NamedTuple):
-    """W (…, d, e), norm and margin (…,), multipliers (…, n, T); ξ (…, n) of a soft margin, or None."""
-
-    W: AnyArray
-    norm: AnyArray
-    margin: AnyArray
-    multipliers: AnyArray
-    shortfall: AnyArray
-
-
 class Solved(NamedTuple):
     """The solver's results in float64, as pairs of uint32 in the last axis; separable (…,)."""
 
-    W: AnyArray
-    multipliers: AnyArray
-    separable: AnyArray
+    W: Any
+    multipliers: Any
+    separable: Any
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["data", "choice", "solved"], meta_fields=["norm"])
@@ -140,7 +101,7 @@ class MaxMargin:
                 "a solution has no place in a program that is traced. Return the record from jit, vmap or "
                 "grad(…, has_aux=True), and ask it for its solution."
             )
-        return _batch(self.program.norm, *_host_arrays(self.program)).solution
+        return _batch(self.program).solution
 
     @cached_property
     def _measured(self) -> Measured:
@@ -183,88 +144,35 @@ def max_margin(
     """
     norm = norm if norm is frobenius else as_norm(norm)
     check_options(unseparable, degenerate)
-    data, choice = _prepared(keys, selected, queries, required, slack, mask)
+    if not isinstance(keys, Array | np.ndarray):
+        raise TypeError(f"keys are a {type(keys).__name__}. Pass an array (…, n, T, d) of real numbers.")
+    keys = jnp.asarray(keys)
+    data, choice = prepared(Arrays(keys.dtype), keys, selected, queries, required, slack, mask)
     results, solved = _solve(Options(norm, unseparable, degenerate), data, choice)
     program = Program(*jax.lax.stop_gradient((data, choice, solved)), norm)
     return MaxMargin(*results, solved.separable, program)
 
 
-# ---------------------------------------------------------------------- arguments
+class Arrays(NamedTuple):
+    """Arrays of JAX, numbers in the type of the keys."""
 
+    dtype: Any
+    namespace: Any = jnp
 
-def _prepared(
-    keys: Any, selected: Any, queries: Any, required: Any, slack: Any, mask: Any
-) -> tuple[Data, Choice]:
-    """The arguments with the same batch axes, numbers in the type of the keys, the rest as booleans."""
-    if not hasattr(keys, "shape") or not jnp.issubdtype(getattr(keys, "dtype", object), jnp.floating):
-        raise TypeError(f"keys are {_described(keys)}. Pass an array (…, n, T, d) of real numbers.")
-    keys = jnp.asarray(keys)
-    check_keys(keys.shape, _described(keys))
-    *batch, n, T, _ = keys.shape
-    chosen = _as_selected(selected, n, T)
-    queries = jnp.ones((n, 1), keys.dtype) if queries is None else _as_real("queries", queries, keys)
-    check_trailing("queries", queries.shape, _described(queries), "(…, n, e)", (n, None))
-    if 0 in queries.shape:
-        raise ValueError(f"queries is {_described(queries)}. Pass (…, n, e), at least one of each.")
-    tokens = jnp.ones((n, T), bool) if mask is None else jnp.asarray(mask)
-    fits = tokens.shape if tokens.dtype == bool else None
-    check_trailing("mask", fits, _described(tokens), "(…, n, T) of booleans", (n, T))
-    margins = _per_example("required", required, keys, n)
-    price = None if slack is None else _per_example("slack", slack, keys, n)
-    shapes = [tuple(batch), queries.shape[:-2], chosen.shape[:-2], tokens.shape[:-2]]
-    shapes += [x.shape[:-1] for x in (margins, price) if x is not None]
-    try:
-        axes = np.broadcast_shapes(*shapes)
-    except ValueError:
-        raise no_common_axes(shapes) from None
+    def array(self, name: str, x: Any) -> Array:
+        return jnp.asarray(x)
 
-    def over_axes(x: Array, axes_of_one: int) -> Array:
-        return jnp.broadcast_to(x, (*axes, *x.shape[x.ndim - axes_of_one :]))
+    def numbers(self, x: Array) -> Array:
+        return x.astype(self.dtype)
 
-    data = Data(
-        over_axes(keys, 3),
-        over_axes(queries, 2),
-        over_axes(margins, 1),
-        None if price is None else over_axes(price, 1),
-    )
-    return data, Choice(over_axes(chosen, 2), over_axes(tokens, 2))
+    def ones(self, *shape: int) -> Array:
+        return jnp.ones(shape, self.dtype)
 
+    def arange(self, stop: int) -> Array:
+        return jnp.arange(stop)
 
-def _described(x: Any) -> str:
-    return f"{x.dtype} of shape {tuple(x.shape)}" if hasattr(x, "shape") else f"a {type(x).__name__}"
-
-
-def _as_real(name: str, x: Any, keys: Array) -> Array:
-    """Numbers in the type of the keys."""
-    array = jnp.asarray(x)
-    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
-        raise TypeError(f"{name} is {_described(array)}. Pass real numbers.")
-    return array.astype(keys.dtype)
-
-
-def _as_selected(selected: Any, n: int, T: int) -> Array:
-    """The selection as booleans (…, n, T)."""
-    array = jnp.asarray(selected)
-    if array.dtype == bool:
-        check_trailing("selected", array.shape, _described(array), "(…, n, T)", (n, T))
-        return array
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise TypeError(f"selected is {_described(array)}. Pass booleans (…, n, T) or indices (…, n).")
-    check_trailing("selected", array.shape, _described(array), "booleans (…, n, T) or indices (…, n)", (n,))
-    if not _traced([array]):
-        index = np.asarray(array)  # operations of JAX would be traced under jit
-        if ((index < 0) | (index >= T)).any():
-            raise outside(int(index.min()), int(index.max()), T)
-    return array[..., None] == jnp.arange(T)
-
-
-def _per_example(name: str, x: Any, keys: Array, n: int) -> Array:
-    """One number, or (…, n), as an array (…, n)."""
-    numbers = _as_real(name, x, keys)
-    if numbers.ndim == 0:
-        return jnp.broadcast_to(numbers, (n,))
-    check_trailing(name, numbers.shape, _described(numbers), "one number, or (…, n)", (n,))
-    return numbers
+    def on_host(self, x: Array) -> NDArray[Any] | None:
+        return None if _traced([x]) else np.asarray(x)
 
 
 # ---------------------------------------------------------------------- one backward pass
@@ -301,20 +209,10 @@ def _solve_backward(options: Options, program: Program, bars: tuple[Results, Sol
     """Cotangents of the data; results that nothing depends on have none, and norms may be without theirs."""
     present = Results(*(None if isinstance(bar, SymbolicZero) else bar for bar in bars[0]))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.data)
-    function = partial(_pulled_back_on_host, options.norm)
-    return _on_host(function, shapes, program.data, program.choice, program.solved, present), None
+    return _on_host(_pulled_back_on_host, shapes, program, present), None
 
 
 _solve.defvjp(_solve_forward, _solve_backward, symbolic_zeros=True)
-
-
-class Measured(NamedTuple):
-    """regular, strictness, pivot (…,), support (…, n, T); see `MaxMargin`."""
-
-    regular: AnyArray
-    strictness: AnyArray
-    pivot: AnyArray
-    support: AnyArray
 
 
 def _measured(program: Program) -> Measured:
@@ -322,8 +220,7 @@ def _measured(program: Program) -> Measured:
     one = jax.ShapeDtypeStruct(like.shape, dtype)
     yes = jax.ShapeDtypeStruct(like.shape, np.bool_)
     shapes = Measured(yes, one, one, jax.ShapeDtypeStruct(program.choice.selected.shape, np.bool_))
-    function = partial(_measured_on_host, program.norm)
-    return _on_host(function, shapes, program.data, program.choice, program.solved)
+    return _on_host(_measured_on_host, shapes, program)
 
 
 # ---------------------------------------------------------------------- on the host
@@ -362,65 +259,32 @@ def _refuse(function: Any, shapes: Any, *_: Any) -> Any:
     )
 
 
-def _host_arrays(program: Program) -> tuple[Data, Choice, Solved]:
-    return program.data, program.choice, program.solved
-
-
-def _flat(x: Any, axes: int, dtype: Any) -> NDArray[Any]:
-    """An array of the host with one axis of runs before the last axes of one program."""
-    array = np.asarray(x).astype(dtype)
-    return array.reshape(-1, *array.shape[array.ndim - axes :])
-
-
-def _numbers(data: Data, choice: Choice) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """The batch axes; keys, queries, mask, selected, required, price with one axis of runs."""
-    axes = tuple(np.shape(data.keys)[:-3])
-    keys, queries, required = (_flat(x, k, np.float64) for x, k in zip(data[:3], (3, 2, 1), strict=True))
-    selected, mask = (_flat(x, 2, bool) for x in choice)
-    price = None if data.price is None else _flat(data.price, 1, np.float64)
-    return axes, (keys, queries, mask, selected, required, price)
-
-
 def _solved_on_host(options: Options, data: Data, choice: Choice) -> tuple[Results, Solved]:
-    axes, (keys, queries, mask, selected, required, price) = _numbers(data, choice)
-    batch = solve_batch(keys, queries, mask, selected, required, price, options.norm, axes)
+    batch = solve_batch(data, choice, options.norm)
     batch.check(options.unseparable, options.degenerate)
-
-    def shaped(x: NDArray[Any], dtype: Any) -> Any:
-        return x.reshape((*axes, *x.shape[1:])).astype(dtype)
-
-    def pairs(x: NDArray[Any]) -> Any:
-        return shaped(np.ascontiguousarray(x, np.float64).view(np.uint32), np.uint32)
-
-    results = Results(*(None if x is None else shaped(x, data.keys.dtype) for x in batch.results))
-    return results, Solved(pairs(batch.solution.W), pairs(batch.multipliers), shaped(batch.separable, bool))
+    pairs = (batch.over_axes(x).view(np.uint32) for x in (batch.solution.W, batch.multipliers))
+    return _as_type(data.keys.dtype, batch.results), Solved(*pairs, batch.over_axes(batch.separable))
 
 
-def _batch(norm: Norm, data: Data, choice: Choice, solved: Solved) -> Batch:
+def _batch(program: Program) -> Batch:
     """The batch that the host solved before."""
-    axes, (keys, queries, mask, selected, required, price) = _numbers(data, choice)
-    W, multipliers = (_flat(x, 2, np.uint32).view(np.float64) for x in solved[:2])
-    separable = np.asarray(solved.separable).reshape(-1)
-    tokens = Tokens(keys, queries, mask=mask)
-    return restored(tokens, selected, required, price, norm, W, multipliers, separable, axes)
+    W, multipliers, separable = map(np.asarray, program.solved)
+    numbers = W.view(np.float64), multipliers.view(np.float64)
+    return restored(program.data, program.choice, program.norm, *numbers, separable)
 
 
-def _pulled_back_on_host(norm: Norm, data: Data, choice: Choice, solved: Solved, bars: Results) -> Data:
-    batch = _batch(norm, data, choice, solved)
-    axes = 2, 0, 0, 2, 1
-    given = (None if x is None else _flat(x, k, np.float64) for x, k in zip(bars, axes, strict=True))
+def _pulled_back_on_host(program: Program, bars: Results) -> Data:
     # A loop of JAX makes zeros where nothing depends on a result. They must not ask for the derivative of W
     # in a norm that has none.
-    out = batch.pull_back(*(x if x is not None and x.any() else None for x in given))
-    pairs = zip(data, out, strict=True)
-    return Data(*(None if x is None else bar.reshape(x.shape).astype(x.dtype) for x, bar in pairs))
+    present = Results(*(x if x is not None and np.any(x) else None for x in bars))
+    out, data = _batch(program).pull_back(present), program.data
+    return _as_type(data.keys.dtype, out if data.price is not None else out._replace(price=None))
 
 
-def _measured_on_host(norm: Norm, data: Data, choice: Choice, solved: Solved) -> Measured:
-    batch = _batch(norm, data, choice, solved)
-    derivative, axes, dtype = batch.derivative, batch.axes, data.keys.dtype
-    strictness, pivot = (
-        np.array(x).reshape(axes).astype(dtype) for x in (derivative.strictness, derivative.pivot)
-    )
-    support = batch.support.reshape((*axes, *batch.support.shape[1:]))
-    return Measured(batch.regular.reshape(axes), strictness, pivot, support)
+def _measured_on_host(program: Program) -> Measured:
+    return _as_type(program.data.keys.dtype, _batch(program).measured)
+
+
+def _as_type(dtype: Any, tree: Any) -> Any:
+    """Real numbers in a type of JAX."""
+    return jax.tree.map(lambda x: x if x.dtype == bool else x.astype(dtype), tree)

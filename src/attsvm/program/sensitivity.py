@@ -132,12 +132,12 @@ class Sensitivity:
 
     @property
     def _queries(self) -> Float:
-        return self.derivative.optimum.queries[0]
+        return self.solution.tokens.queries
 
     @cached_property
     def _delta(self) -> Float:
         """x_anchor − x_t (n, T, d)."""
-        keys, anchor = self.derivative.optimum.keys[0], self.derivative.optimum.anchor[0]
+        keys, anchor = self.solution.tokens.in_memory().keys, self.derivative.optimum.anchor[0]
         return np.take_along_axis(keys, anchor[:, None, None], 1) - keys
 
     @cached_property

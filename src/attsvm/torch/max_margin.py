@@ -15,24 +15,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from attsvm.norms import Norm, RowWise, Schatten, frobenius
 from attsvm.norms.names import as_norm
-from attsvm.program.derivative.arguments import (
-    Degenerate,
-    Unseparable,
-    check_keys,
-    check_options,
-    check_trailing,
-    no_common_axes,
-    outside,
-)
-from attsvm.program.derivative.batch import Batch, NotDifferentiable, solve_batch
-from attsvm.program.derivative.pull_back import INDEPENDENT, STRICT
+from attsvm.program.derivative.arguments import Choice, Data, Degenerate, Unseparable, check_options, prepared
+from attsvm.program.derivative.batch import Batch, Measured, NotDifferentiable, Results, solve_batch
 from attsvm.program.solution import Solution
-from attsvm.torch.active_formula import Data, Found, Results, by_formula
+from attsvm.torch.active_formula import Found, by_formula
 
 EUCLIDEAN = (frobenius, Schatten(2), RowWise(2))
 """The names of the norm whose solutions have a formula."""
@@ -62,25 +54,22 @@ class MaxMargin:
     @property
     def regular(self) -> Tensor:
         """Whether the solution has a derivative (…,): each row clearly active or not, and none redundant."""
-        return self.separable & (self.strictness > STRICT) & (self.pivot > INDEPENDENT)
+        return self._measured.regular
 
     @property
     def strictness(self) -> Tensor:
         """How clearly every row is active or not (…,), relative to the program: 0 at a kink."""
-        return self._of_runs("strictness")
+        return self._measured.strictness
 
     @property
     def pivot(self) -> Tensor:
         """How clearly the active rows are independent (…,): from 1 down to 0, where one depends on others."""
-        return self._of_runs("pivot")
+        return self._measured.pivot
 
     @property
     def support(self) -> Tensor:
         """Tokens whose margin is the required one, or falls short of it: bool (…, n, T)."""
-        if self.batch is not None:
-            return self._shaped(torch.from_numpy(self.batch.support))
-        assert self.found is not None
-        return self._shaped(self.found.active)
+        return self._measured.support
 
     @property
     def solution(self) -> Solution:
@@ -91,14 +80,12 @@ class MaxMargin:
             )
         return self.batch.solution
 
-    def _of_runs(self, name: str) -> Tensor:
-        if self.batch is not None:
-            return self._shaped(torch.from_numpy(np.array(getattr(self.batch.derivative, name))))
-        return self._shaped(getattr(self.found, name))
-
-    def _shaped(self, array: Tensor) -> Tensor:
-        """An array (r, …) with the batch axes of the user, where the results are."""
-        return array.reshape((*self.separable.shape, *array.shape[1:])).to(self.separable.device)
+    @property
+    def _measured(self) -> Measured:
+        if self.found is not None:
+            return Measured(self.found.regular, self.found.strictness, self.found.pivot, self.found.active)
+        assert self.batch is not None
+        return Measured(*(torch.from_numpy(x).to(self.W.device) for x in self.batch.measured))
 
     def __repr__(self) -> str:
         d, e = self.W.shape[-2:]
@@ -135,141 +122,63 @@ def max_margin(
     """
     norm = norm if norm is frobenius else as_norm(norm)
     check_options(unseparable, degenerate)
-    data, selected, mask, axes = _prepared(keys, selected, queries, required, slack, mask)
-    options = unseparable, degenerate
+    if not isinstance(keys, Tensor):
+        raise TypeError(f"keys are a {type(keys).__name__}. Pass a tensor (…, n, T, d) of real numbers.")
+    data, choice = prepared(Arrays(keys), keys, selected, queries, required, slack, mask)
     batch, found = None, None
     if _needs_formula():
         _refuse_without_formula(norm, "torch.func, torch.compile or jvp")
         constants = (None if x is None else x.detach() for x in data)
-        found = Found(*torch.ops.attsvm.active_rows(*constants, selected, mask, *options, list(axes)))
-        results = by_formula(data, selected, found)
+        found = Found(*torch.ops.attsvm.active_rows(*constants, *choice, unseparable, degenerate))
+        results = by_formula(data, choice.selected, found)
         if unseparable == "nan" and data.price is None:
             results = _undefined_unless(found.separable, results, data)
         separable = found.separable
     else:
-        batch = _solved(data, selected, mask, norm, axes)
-        batch.check(*options)
-        results = Results(*Solve.apply(*data, selected, batch))
-        separable = torch.from_numpy(batch.separable).to(keys.device)
-    shaped = (None if x is None else _with_axes(x, axes, keys.dtype) for x in results)
-    return MaxMargin(*shaped, separable.reshape(axes), batch, found)
+        batch = _solved(data, choice, norm)
+        batch.check(unseparable, degenerate)
+        results = Results(*Solve.apply(*data, choice.selected, batch))
+        separable = torch.from_numpy(batch.over_axes(batch.separable)).to(keys.device)
+    typed = (None if x is None else x.to(keys.dtype) for x in results)
+    return MaxMargin(*typed, separable, batch, found)
 
 
-def _with_axes(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Results (r, …) with the batch axes of the user, in the type of the keys."""
-    return (x if len(axes) == 1 else x.reshape((*axes, *x.shape[1:]))).to(dtype)
+class Arrays:
+    """Tensors beside the keys, numbers in float64."""
 
+    namespace = torch
 
-# ---------------------------------------------------------------------- arguments
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
 
+    def array(self, name: str, x: Any) -> Tensor:
+        if not isinstance(x, Tensor):
+            return torch.as_tensor(np.asarray(x)).to(self.keys.device)
+        if x.ndim and x.device != self.keys.device:
+            devices = f"keys are on {self.keys.device} but {name} on {x.device}"
+            raise ValueError(f"{devices}. Move them to one device.")
+        return x.to(self.keys.device)
 
-def _prepared(
-    keys: Tensor,
-    selected: Any,
-    queries: Tensor | None,
-    required: Tensor | float,
-    slack: Tensor | float | None,
-    mask: Tensor | None,
-) -> tuple[Data, Tensor, Tensor, tuple[int, ...]]:
-    """The arguments with one batch axis, numbers in float64, the rest as booleans; and the batch axes."""
-    if not isinstance(keys, Tensor) or not keys.is_floating_point():
-        raise TypeError(f"keys are {_described(keys)}. Pass a tensor (…, n, T, d) of real numbers.")
-    check_keys(tuple(keys.shape), _described(keys))
-    *batch, n, T, _ = keys.shape
-    arrays = {
-        "selected": selected if isinstance(selected, Tensor) else torch.as_tensor(np.asarray(selected)),
-        "queries": keys.new_ones((n, 1)) if queries is None else queries,
-        "required": required,
-        "slack": slack,
-        "mask": keys.new_ones((n, T), dtype=torch.bool) if mask is None else mask,
-    }
-    if not isinstance(selected, Tensor):
-        arrays["selected"] = arrays["selected"].to(keys.device)
-    for name, x in arrays.items():
-        if isinstance(x, Tensor) and x.device != keys.device and x.ndim:
-            raise ValueError(f"keys are on {keys.device} but {name} on {x.device}. Move them to one device.")
-    chosen = _as_selected(arrays["selected"], n, T)
-    _check_trailing("queries", arrays["queries"], "(…, n, e)", (n, None))
-    _check_trailing("mask", arrays["mask"], "(…, n, T)", (n, T), torch.bool)
-    margins = _per_example("required", required, keys, n)
-    price = None if slack is None else _per_example("slack", slack, keys, n)
-    shapes = [batch, arrays["queries"].shape[:-2], chosen.shape[:-2], arrays["mask"].shape[:-2]]
-    shapes += [x.shape[:-1] for x in (margins, price) if x is not None]
-    axes = tuple(batch)
-    if any(shape and tuple(shape) != axes for shape in shapes):
-        try:
-            axes = tuple(torch.broadcast_shapes(*shapes))
-        except RuntimeError:
-            raise no_common_axes(tuple(shape) for shape in shapes) from None
+    def numbers(self, x: Tensor) -> Tensor:
+        return x.to(torch.float64)
 
-    def flat(x: Tensor, axes_of_one: int) -> Tensor:
-        if len(axes) == 1 and x.ndim == 1 + axes_of_one and x.shape[0] == axes[0]:
-            return x
-        shape = x.shape[x.ndim - axes_of_one :]
-        return x.expand(*axes, *shape).reshape(-1, *shape)
+    def ones(self, *shape: int) -> Tensor:
+        return self.keys.new_ones(shape)
 
-    def real(x: Tensor, axes_of_one: int) -> Tensor:
-        return flat(x, axes_of_one).to(torch.float64)
+    def arange(self, stop: int) -> Tensor:
+        return torch.arange(stop, device=self.keys.device)
 
-    data = Data(
-        real(keys, 3),
-        real(arrays["queries"], 2),
-        real(margins, 1),
-        None if price is None else real(price, 1),
-    )
-    return data, flat(chosen, 2), flat(arrays["mask"], 2), axes
-
-
-def _described(x: Any) -> str:
-    return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-
-
-def _as_selected(selected: Tensor, n: int, T: int) -> Tensor:
-    """The selection as booleans (…, n, T)."""
-    if selected.dtype == torch.bool:
-        _check_trailing("selected", selected, "(…, n, T)", (n, T))
-        return selected
-    if selected.is_floating_point() or selected.is_complex():
-        raise TypeError(f"selected is {_described(selected)}. Pass booleans (…, n, T) or indices (…, n).")
-    _check_trailing("selected", selected, "booleans (…, n, T) or indices (…, n)", (n,))
-    if not _needs_formula() and selected.numel():
-        least, most = map(int, selected.aminmax())
-        if least < 0 or most >= T:
-            raise outside(least, most, T)
-    return selected[..., None] == torch.arange(T, device=selected.device)
-
-
-def _check_trailing(
-    name: str, x: Any, axes: str, sizes: tuple[int | None, ...], dtype: torch.dtype | None = None
-) -> None:
-    """Refuse a tensor whose last axes have other sizes, or of another type."""
-    fits = isinstance(x, Tensor) and dtype in (None, x.dtype)
-    kind = "" if dtype is None else f" of {dtype}"
-    check_trailing(name, tuple(x.shape) if fits else None, _described(x), axes + kind, sizes)
-
-
-def _per_example(name: str, x: Tensor | float, keys: Tensor, n: int) -> Tensor:
-    """One number, or (…, n), as a tensor (…, n)."""
-    numbers = x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=torch.float64)
-    numbers = numbers.to(keys.device)
-    if numbers.ndim == 0:
-        return numbers.expand(n)
-    _check_trailing(name, numbers, "one number, or (…, n)", (n,))
-    return numbers
+    def on_host(self, x: Tensor) -> NDArray[Any] | None:
+        return None if _needs_formula() else x.numpy(force=True)
 
 
 # ---------------------------------------------------------------------- one backward pass
 
 
-def _solved(data: Data, selected: Tensor, mask: Tensor, norm: Norm, axes: Sequence[int]) -> Batch:
+def _solved(data: Data, choice: Choice, norm: Norm) -> Batch:
     """The batch, solved on the CPU. Arrays are copied: a user may change a tensor in place later."""
-
-    def copied(x: Tensor) -> Any:
-        return x.numpy(force=True).copy()
-
-    keys, queries, required = map(copied, data[:3])
-    price = None if data.price is None else copied(data.price)
-    return solve_batch(keys, queries, copied(mask), copied(selected), required, price, norm, tuple(axes))
+    arrays = [None if x is None else x.numpy(force=True).copy() for x in (*data, *choice)]
+    return solve_batch(Data(*arrays[:4]), Choice(*arrays[4:]), norm)
 
 
 class Solve(torch.autograd.Function):
@@ -297,8 +206,8 @@ class Solve(torch.autograd.Function):
         if torch.is_grad_enabled():
             gradients = _pulled_back_by_formula(Data(*tensors), selected, ctx.batch, bars, needed)
         else:
-            arrays = [None if bar is None else bar.numpy(force=True) for bar in bars]
-            out = ctx.batch.pull_back(*arrays)
+            arrays = (None if bar is None else bar.numpy(force=True) for bar in bars)
+            out = ctx.batch.pull_back(Results(*arrays))
             gradients = [
                 torch.from_numpy(x).to(selected.device) if need else None
                 for x, need in zip(out, needed, strict=True)
@@ -311,7 +220,7 @@ def _pulled_back_by_formula(
 ) -> list[Tensor | None]:
     """The same cotangents, with a graph of their own."""
     _refuse_without_formula(batch.solution.norm, "a second derivative")
-    results = by_formula(data, selected, _found(batch, selected.device))
+    results = by_formula(data, selected, Found.of(batch, selected.device))
     pairs = [(x, bar) for x, bar in zip(results, bars, strict=True) if x is not None and bar is not None]
     inputs = [x for x, need in zip(data, needed, strict=True) if need]
     outputs, cotangents = zip(*pairs, strict=True)
@@ -338,81 +247,53 @@ def _refuse_without_formula(norm: Norm, what: str) -> None:
         )
 
 
-def _found(batch: Batch, device: torch.device) -> Found:
-    """What the solver found, as tensors; an inseparable run has no rows."""
-    separable = batch.separable[:, None, None]
-    rows, (basis, pivot) = batch.derivative.rows, batch.derivative.basis
-    reference = np.where(separable[:, 0], rows.reference, -1)
-    arrays = batch.support, basis & separable, reference, batch.separable, rows.strictness, pivot
-    return Found(*(torch.from_numpy(np.array(x)).to(device) for x in arrays))
-
-
 torch.library.define(
     "attsvm::active_rows",
     "(Tensor keys, Tensor queries, Tensor required, Tensor? price, Tensor selected, Tensor mask, "
-    "str unseparable, str degenerate, int[] axes) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"str unseparable, str degenerate) -> ({', '.join(['Tensor'] * len(Found._fields))})",
 )
 
 
 @torch.library.impl("attsvm::active_rows", "CompositeExplicitAutograd")
-def _active_rows(
-    keys: Tensor,
-    queries: Tensor,
-    required: Tensor,
-    price: Tensor | None,
-    selected: Tensor,
-    mask: Tensor,
-    unseparable: str,
-    degenerate: str,
-    axes: Sequence[int],
-) -> tuple[Tensor, ...]:
-    batch = _solved(Data(keys, queries, required, price), selected, mask, frobenius, axes)
+def _active_rows(*arguments: Any) -> Found:
+    *arrays, unseparable, degenerate = arguments
+    batch = _solved(Data(*arrays[:4]), Choice(*arrays[4:]), frobenius)
     batch.check(unseparable, degenerate)
-    return tuple(_found(batch, keys.device))
+    return Found.of(batch, arrays[0].device)
 
 
 @torch.library.register_fake("attsvm::active_rows")
-def _shapes(
-    keys: Tensor, queries: Tensor, required: Tensor, price: Tensor | None, selected: Tensor, *rest: Any
-) -> tuple[Tensor, ...]:
-    runs = required.shape[:1]
-    return (
-        torch.empty_like(selected),
-        torch.empty_like(selected),
-        torch.empty_like(required, dtype=torch.int64),
-        required.new_empty(runs, dtype=torch.bool),
-        required.new_empty(runs),
-        required.new_empty(runs),
-    )
+def _shapes(keys: Tensor, queries: Tensor, required: Tensor, price: Any, selected: Tensor, *_: Any) -> Found:
+    one, flag = required[..., 0], selected[..., 0, 0]
+    parts = torch.empty_like, (selected, selected, required.long(), flag, flag, one, one, flag)
+    return Found(*map(*parts), required.new_empty((*one.shape, 3)))
 
 
 @torch.library.register_vmap("attsvm::active_rows")
 def _over_runs(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, ...]:
     """All runs of all examples of vmap in one batch."""
-    size, tensors, (*options, axes) = info.batch_size, arguments[:6], arguments[6:]
 
-    def flat(x: Tensor | None, dim: int | None) -> Tensor | None:
-        if x is None:
-            return None
-        x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-        return x.flatten(0, 1)
+    def first(x: Any, dim: int | None) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
 
-    parts = torch.ops.attsvm.active_rows(
-        *(flat(x, dim) for x, dim in zip(tensors, in_dims, strict=False)), *options, [size, *axes]
-    )
-    return tuple(x.unflatten(0, (size, -1)) for x in parts), (0,) * len(parts)
+    arrays = (first(x, dim) for x, dim in zip(arguments, in_dims, strict=True))
+    return torch.ops.attsvm.active_rows(*arrays), (0,) * len(Found._fields)
 
 
 def _undefined_unless(separable: Tensor, results: Results, data: Data) -> Results:
     """NaN where a run is not separable, in results of a hard margin and their derivatives."""
-    flat = torch.cat([x.flatten(1) if x.ndim > 1 else x[:, None] for x in results[:4]], 1)
-    inputs = torch.cat([x.flatten(1) for x in data if x is not None], 1)
-    parts = Undefined.apply(flat, inputs, separable).split([x[0].numel() for x in results[:4]], 1)
-    return Results(*(part.reshape(x.shape) for part, x in zip(parts, results[:4], strict=True)), None)
+    axes, parts = separable.ndim, results[:4]
+    flat = torch.cat([x.reshape(*separable.shape, -1) for x in parts], -1)
+    inputs = torch.cat([x.flatten(axes) for x in data if x is not None], -1)
+    sizes = [x[(0,) * axes].numel() for x in parts]
+    undefined = Undefined.apply(flat, inputs, separable).split(sizes, -1)
+    return Results(*(new.reshape(x.shape) for new, x in zip(undefined, parts, strict=True)), None)
 
 
 class Undefined(torch.autograd.Function):
-    """Results (r, k), of inputs (r, m): NaN where a run is not separable.
+    """Results (…, k), of inputs (…, m): NaN where a run is not separable.
 
     The cotangent of its inputs is NaN, or zero if nothing depends on its results.
     """
@@ -421,7 +302,7 @@ class Undefined(torch.autograd.Function):
 
     @staticmethod
     def forward(results: Tensor, inputs: Tensor, separable: Tensor) -> Tensor:
-        return torch.where(separable[:, None], results, torch.nan)
+        return torch.where(separable[..., None], results, torch.nan)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -431,11 +312,15 @@ class Undefined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, bar: Tensor) -> tuple[Tensor, Tensor, None]:
         inputs, separable = ctx.saved_tensors
-        undefined = (~separable & (bar != 0).any(1))[:, None]
-        return torch.where(separable[:, None], bar, 0.0), torch.where(undefined, torch.nan, 0 * inputs), None
+        undefined = (~separable & (bar != 0).any(-1))[..., None]
+        return (
+            torch.where(separable[..., None], bar, 0.0),
+            torch.where(undefined, torch.nan, 0 * inputs),
+            None,
+        )
 
     @staticmethod
     def jvp(ctx: Any, of_results: Tensor, of_inputs: Tensor, _: None) -> Tensor:
         _, separable = ctx.saved_tensors
-        undefined = (of_inputs != 0).any(1, keepdim=True)
-        return torch.where(separable[:, None], of_results, torch.where(undefined, torch.nan, 0.0))
+        undefined = (of_inputs != 0).any(-1, keepdim=True)
+        return torch.where(separable[..., None], of_results, torch.where(undefined, torch.nan, 0.0))

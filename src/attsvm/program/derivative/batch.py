@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.program.conflict import explain
 from attsvm.program.constraints import packed
-from attsvm.program.derivative.gram import Cotangents
+from attsvm.program.derivative.arguments import AnyArray, Choice, Data
 from attsvm.program.derivative.optimum import Optimum
 from attsvm.program.derivative.polish import polished
 from attsvm.program.derivative.pull_back import Derivative, norm_on
@@ -29,11 +30,34 @@ class NotDifferentiable(UserWarning):
     """A solution has a kink, or is not unique: its gradient is that of one of the pieces that meet there."""
 
 
+class Results(NamedTuple):
+    """W (…, d, e), norm and margin (…,), multipliers (…, n, T); ξ (…, n) of a soft margin, or None."""
+
+    W: AnyArray
+    norm: AnyArray
+    margin: AnyArray
+    multipliers: AnyArray
+    shortfall: AnyArray
+
+
+class Measured(NamedTuple):
+    """regular, strictness, pivot (…,), support (…, n, T): see the results of a layer."""
+
+    regular: AnyArray
+    strictness: AnyArray
+    pivot: AnyArray
+    support: AnyArray
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Solutions of r programs and their derivative. axes (…): the runs as the user counts them."""
+    """Solutions of r programs and their derivative.
+
+    multipliers (r, n, T): those of the solution; axes (…): the runs as the user counts them.
+    """
 
     solution: Solution
+    multipliers: Float
     axes: tuple[int, ...]
 
     @cached_property
@@ -46,47 +70,52 @@ class Batch:
         """N(W) (r,)."""
         return np.asarray(self.solution.norm.value(self.solution.W))
 
-    @cached_property
-    def multipliers(self) -> Float:
-        """The solver's multipliers (r, n, T)."""
-        return self.solution.token_multipliers
-
     @property
     def separable(self) -> Bool:
+        """(r,)."""
         return np.reshape(self.solution.separable, -1)
 
+    def over_axes(self, x: NDArray[Any]) -> NDArray[Any]:
+        """An array (r, …) with the axes of the user, his to change."""
+        return np.array(x, order="C").reshape((*self.axes, *x.shape[1:]))
+
     @property
-    def results(self) -> tuple[Float | None, ...]:
-        """W, N(W), 1/N(W), the multipliers (r, n, T) and ξ (r, n); NaN where a run is not separable."""
-        W, multipliers = self.solution.W.copy(), self.multipliers.copy()  # a user may change them in place
+    def results(self) -> Results:
+        """The results, NaN where a run is not separable."""
+        W, multipliers, size = self.solution.W, self.multipliers, self.size
         if not self.separable.all():
             W, multipliers = (np.where(self.separable[:, None, None], x, np.nan) for x in (W, multipliers))
-        size = np.where(self.separable, self.size, np.nan)
-        shortfall = None if self.solution.slack is None else self.derivative.rows.shortfall
+            size = np.where(self.separable, size, np.nan)
         with np.errstate(divide="ignore"):
-            return W, size, 1 / size, multipliers, shortfall
+            results = W, size, 1 / size, multipliers
+        shortfall = None if self.solution.slack is None else self.over_axes(self.derivative.shortfall)
+        return Results(*map(self.over_axes, results), shortfall)
 
-    @cached_property
-    def support(self) -> Bool:
-        """The active inequalities (r, n, T)."""
-        return self.derivative.rows.active & ~self.derivative.optimum.tied & self.separable[:, None, None]
+    @property
+    def measured(self) -> Measured:
+        rows, tied = self.derivative.rows, self.derivative.optimum.tied
+        support = rows.active & ~tied & self.separable[:, None, None]
+        parts = self.derivative.strictness, self.derivative.pivot
+        return Measured(*map(self.over_axes, (self.regular, *parts, support)))
 
     @cached_property
     def regular(self) -> Bool:
         """Whether a run has a solution with a derivative (r,)."""
         return np.asarray(self.derivative.regular & self.separable)
 
-    def pull_back(self, *bars: Float | None) -> Cotangents:
-        """Cotangents of the data from those of `results`, in this order.
+    def pull_back(self, bars: Results) -> Data:
+        """Cotangents of the data from those of the results; None: nothing depends on it.
 
         Of a run that is not separable they are NaN, or zero if nothing depends on its results.
         """
-        out = self.derivative.pull_back(*bars)
+        axes = len(self.axes)
+        flat = [None if x is None else _flat(x, x.ndim - axes, np.float64) for x in bars]
+        out = self.derivative.pull_back(*flat)
         for run in np.flatnonzero(~self.separable):
-            depends = any((bar[run] != 0).any() for bar in bars if bar is not None)
+            depends = any((bar[run] != 0).any() for bar in flat if bar is not None)
             for array in out:
                 array[run] = np.nan if depends else 0.0
-        return out
+        return Data(*map(self.over_axes, out))
 
     def check(self, unseparable: str, degenerate: str) -> None:
         """Raise or warn as the options ask."""
@@ -127,38 +156,33 @@ class Batch:
         return f"{len(runs)} of {len(self.separable)} runs ({', '.join(names)}{more}) {verb}"
 
 
-def restored(
-    tokens: Tokens,
-    selected: Bool,
-    required: Float,
-    price: Float | None,
-    norm: Norm,
-    W: Float,
-    multipliers: Float,
-    separable: Bool,
-    axes: tuple[int, ...],
-) -> Batch:
-    """A batch that was solved before, from its arrays; multipliers (r, n, T)."""
-    rows = tokens.mask & (selected.argmax(-1)[..., None] != np.arange(tokens.T))
-    packed_rows = packed(rows, multipliers)
-    batch = Batch(Solution(tokens, selected, norm, W, packed_rows, required, separable, price), axes)
-    batch.__dict__["multipliers"] = multipliers  # what its cached property would unpack again
-    return batch
-
-
-def solve_batch(
-    keys: Float,
-    queries: Float,
-    mask: Bool,
-    selected: Bool,
-    required: Float,
-    price: Float | None,
-    norm: Norm,
-    axes: tuple[int, ...],
-) -> Batch:
-    """Solve r programs: keys (r, n, T, d), queries (r, n, e), mask, selected (r, n, T), required (r, n)."""
-    tokens = Tokens(keys, queries, mask=mask)
+def solve_batch(data: Data, choice: Choice, norm: Norm) -> Batch:
+    """Solve the programs of arrays of the host."""
+    tokens, selected, required, price = _program(data, choice)
     solution = max_margin(tokens, selected, norm, required=required, slack=price)
-    if not isinstance(solution, Solution):
-        raise ValueError(f"norm is {norm}, a norm of several heads. Pass a norm of one weight.")
-    return Batch(polished(solution), axes)
+    solution = polished(solution)
+    return Batch(solution, solution.token_multipliers, data.keys.shape[:-3])
+
+
+def restored(data: Data, choice: Choice, norm: Norm, W: Float, multipliers: Float, separable: Bool) -> Batch:
+    """A batch that was solved before, from its arrays (…)."""
+    tokens, selected, required, price = _program(data, choice)
+    rows = tokens.mask & (selected.argmax(-1)[..., None] != np.arange(tokens.T))
+    W, multipliers = (_flat(x, 2, np.float64) for x in (W, multipliers))
+    flags = np.reshape(separable, -1)
+    solution = Solution(tokens, selected, norm, W, packed(rows, multipliers), required, flags, price)
+    return Batch(solution, multipliers, data.keys.shape[:-3])
+
+
+def _program(data: Data, choice: Choice) -> tuple[Tokens, Bool, Float, Float | None]:
+    """Tokens, selection, required margins and prices with one axis of runs."""
+    keys, queries, required = (_flat(x, k, np.float64) for x, k in zip(data[:3], (3, 2, 1), strict=True))
+    selected, mask = (_flat(x, 2, np.bool_) for x in choice)
+    price = None if data.price is None else _flat(data.price, 1, np.float64)
+    return Tokens(keys, queries, mask=mask), selected, required, price
+
+
+def _flat(x: AnyArray, axes_of_one: int, dtype: type) -> NDArray[Any]:
+    """An array with one axis of runs before the last axes of one program."""
+    array = np.asarray(x, dtype)
+    return array.reshape(-1, *array.shape[array.ndim - axes_of_one :])

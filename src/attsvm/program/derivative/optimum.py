@@ -1,4 +1,4 @@
-"""Solutions of programs as plain arrays with a runs axis, in the units of the tokens."""
+"""Solutions of programs as plain arrays with a runs axis, of moderate size."""
 
 from __future__ import annotations
 
@@ -14,6 +14,43 @@ if TYPE_CHECKING:
     from attsvm.program.solution import Solution
 
 
+FAR, LARGEST = 100, 1000
+"""Binary exponents: of arrays that are scaled, because products of six may leave float64; and the largest one
+of a power of two."""
+
+
+class Units(NamedTuple):
+    """Exponents (r,): keys, queries and required margins are 2^exponent times those of an `Optimum`."""
+
+    keys: NDArray[np.int_]
+    queries: NDArray[np.int_]
+    required: NDArray[np.int_]
+
+    @property
+    def rows(self) -> NDArray[np.int_]:
+        """Rows, and one over the multipliers λ, are 2^rows times those of the optimum."""
+        return self.keys + self.queries
+
+    @property
+    def weight(self) -> NDArray[np.int_]:
+        """W is 2^weight times that of the optimum; pulls and prices are 2^(weight − rows) times theirs."""
+        return self.required - self.rows
+
+
+def exponent(size: Float) -> NDArray[np.int_]:
+    """That of the largest of the numbers (r, …) of each run (r,); 0 where it is near one."""
+    largest = np.frexp(size.reshape(len(size), -1).max(-1))[1]
+    return np.where(np.abs(largest) > FAR, np.clip(largest, -LARGEST, LARGEST), 0)
+
+
+def times_power(array: Float, exponents: NDArray[np.int_]) -> Float:
+    """array (r, …) times 2^exponents (r,): itself where all are 1."""
+    if not exponents.any():
+        return array
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(array, exponents.reshape(-1, *(1,) * (array.ndim - 1)))
+
+
 class Optimum(NamedTuple):
     """r programs and their solutions. Read-only arrays: compiled code sees one type of each.
 
@@ -22,6 +59,7 @@ class Optimum(NamedTuple):
     required, price (r, n): the price is ∞ where the example must not fall short.
     W (r, d, e), size (r,): N(W); pull (r, n, T): the multipliers μ of min ½ N(W)², so that
     ∇(½ N²)(W) = Σ μ_j A_j.
+    units: what all this was divided by.
     """
 
     keys: Float
@@ -34,6 +72,7 @@ class Optimum(NamedTuple):
     W: Float
     size: Float
     pull: Float
+    units: Units
 
     @classmethod
     def of(cls, solution: Solution, multipliers: Float, size: Float) -> Optimum:
@@ -51,19 +90,26 @@ class Optimum(NamedTuple):
         selected = over_runs(solution.selected, n, T)
         anchor = selected.argmax(-1)
         exists = over_runs(tokens.mask, n, T) & (anchor[..., None] != np.arange(T))
-        pull = np.reshape(multipliers, (runs, n, T))
+        required, competing = over_runs(solution.required, n), (exists & ~selected).any(-1)
+        sizes = (np.reshape(x, (runs, -1)) for x in (tokens.key_size, tokens.query_size))
+        units = Units(*map(exponent, sizes), exponent(np.where(competing, required, 0.0)))
+        size = times_power(np.reshape(size, runs), -units.weight)
+        pull, price = np.reshape(multipliers, (runs, n, T)), np.full((runs, n), np.inf)
         if solution.slack is None:
-            pull = pull * np.reshape(size, (runs, 1, 1))
-        price = np.asarray(np.inf) if solution.slack is None else solution.slack
+            pull = times_power(pull, units.rows) * size[:, None, None]
+        else:
+            pull = times_power(pull, units.rows - units.weight)
+            price = times_power(over_runs(solution.slack, n), units.rows - units.weight)
         return cls(
-            over_runs(tokens.keys, n, T, tokens.d),
-            over_runs(tokens.queries, n, tokens.e),
+            read_only(times_power(over_runs(tokens.keys, n, T, tokens.d), -units.keys)),
+            read_only(times_power(over_runs(tokens.queries, n, tokens.e), -units.queries)),
             read_only(anchor),
             read_only(exists),
             read_only(exists & selected),
-            over_runs(solution.required, n),
-            over_runs(price, n),
-            over_runs(solution.W, tokens.d, tokens.e),
-            over_runs(size),
+            read_only(times_power(required, -units.required)),
+            read_only(price),
+            read_only(times_power(over_runs(solution.W, tokens.d, tokens.e), -units.weight)),
+            read_only(size),
             read_only(pull),
+            units,
         )

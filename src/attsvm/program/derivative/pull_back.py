@@ -14,7 +14,7 @@ from attsvm.program.derivative import gram
 from attsvm.program.derivative.active import ActiveRows, active_rows
 from attsvm.program.derivative.gram import Cotangents
 from attsvm.program.derivative.one_run import Active, Local, has_derivative, local
-from attsvm.program.derivative.optimum import Optimum
+from attsvm.program.derivative.optimum import Optimum, times_power
 
 if TYPE_CHECKING:
     from attsvm.program.solution import Solution
@@ -75,6 +75,11 @@ class Derivative:
         """The active rows of every run."""
         return active_rows(self.optimum)
 
+    @property
+    def shortfall(self) -> Float:
+        """ξ (r, n), by the classification of rows."""
+        return times_power(self.rows.shortfall, self.optimum.units.required)
+
     @cached_property
     def basis(self) -> tuple[Bool, Float]:
         """Active rows (r, n, T) that do not depend on others; the least pivot of their Gram matrix (r,)."""
@@ -109,21 +114,22 @@ class Derivative:
 
         The multipliers are those of `Solution`: λ_j = μ_j / N(W) of a hard margin, μ_j of a soft one.
         """
-        optimum, soft = self.optimum, bool(np.isfinite(self.optimum.price).any())
+        optimum, units, soft = self.optimum, self.optimum.units, self._soft
         W_bar, P = np.zeros(optimum.W.shape), np.zeros(optimum.W.shape)
         pull_bar, change = np.zeros(optimum.pull.shape), np.zeros(optimum.pull.shape)
-        norm_bar: Float = np.zeros(len(W_bar)) if norm is None else norm
+        norm_bar = np.zeros(len(W_bar)) if norm is None else times_power(norm, units.weight)
         if margin is not None:
-            norm_bar = norm_bar - margin * self._inverse_size**2
+            norm_bar = norm_bar - times_power(margin, -units.weight) * self._inverse_size**2
         if W is not None:
-            W_bar = W_bar + W
+            W_bar = W_bar + times_power(W, units.weight)
         if multipliers is not None:
-            pull_bar = multipliers * self.rows.active
+            power = units.weight - units.rows if soft else -units.rows
+            pull_bar = times_power(multipliers, power) * self.rows.active
             if not soft:
                 pull_bar *= self._inverse_size[:, None, None]
                 norm_bar = norm_bar - np.einsum("rnt,rnt->r", pull_bar, optimum.pull) * self._inverse_size
         if shortfall is not None:
-            self._add_shortfall(shortfall, W_bar, change)
+            self._add_shortfall(times_power(shortfall, units.required), W_bar, change)
         if W is None and multipliers is None and not soft:
             # dN = Σ λ_j (db_j − ⟨dA_j, W⟩), in every norm.
             change = (norm_bar * self._inverse_size)[:, None, None] * optimum.pull
@@ -142,7 +148,8 @@ class Derivative:
         shapes = optimum.keys.shape, optimum.queries.shape, optimum.required.shape, optimum.price.shape
         out, sums = Cotangents(*map(np.zeros, shapes)), np.empty((4, optimum.keys.shape[-1]))
         gram.spread(optimum, self.rows, sums, pull_bar, change, P, out)
-        return out
+        powers = -units.keys, -units.queries, -units.required, units.rows - units.weight
+        return Cotangents(*map(times_power, out, powers))
 
     def _add_shortfall(self, bar: Float, W_bar: Float, change: Float) -> None:
         """ξ_i = b_i − ⟨A_j, W⟩ of the reference j of an example that falls short; no other ξ changes."""
@@ -152,6 +159,11 @@ class Derivative:
         delta = keys[run, example, self.optimum.anchor[run, example]] - keys[run, example, token]
         np.subtract.at(W_bar, run, (bars[:, None] * delta)[:, :, None] * queries[run, example][:, None])
         change[run, example, token] += bars
+
+    @property
+    def _soft(self) -> bool:
+        """Whether examples may fall short, at a price."""
+        return bool(np.isfinite(self.optimum.price).any())
 
     @property
     def _euclidean(self) -> bool:
