@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as File
 
@@ -54,9 +54,15 @@ def write_table(
 
     user_claims: claims of one's own. join: keep what the file says of other claims, on the same seeds.
     """
-    groups = {**by_module(), "your_own": tuple(user_claims)} if user_claims else by_module()
     seeds = _seeds(rows[0].seeds)
-    entries = (_entries(file, seeds) if join else {}) | {row.name: _entry(row) for row in rows}
+    entries = (entries_of(file, seeds) if join else {}) | {row.name: _entry(row) for row in rows}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, page(entries, seeds, user_claims))
+
+
+def page(entries: Mapping[str, Entry], seeds: str, user_claims: Sequence[Claim] = ()) -> str:
+    """The page of the claims that have an entry, by paper."""
+    groups = {**by_module(), "your_own": tuple(user_claims)} if user_claims else by_module()
     claims = {claim.name: claim for group in groups.values() for claim in group if claim.name in entries}
     refuted = [name for name, claim in claims.items() if claim.refuted]
     sound = [name for name in claims if name not in refuted]
@@ -74,8 +80,7 @@ def write_table(
     for module, group in groups.items():
         sections = [_section(claim, entries[claim.name]) for claim in group if claim.name in claims]
         text += [f"## {_title(module)}\n", *sections] if sections else []
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, "\n".join(text))
+    return "\n".join(text)
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -83,7 +88,7 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"{first}-{last}" if set(seeds) == set(range(first, last + 1)) else ",".join(map(str, seeds))
 
 
-def _entries(file: File, seeds: str) -> dict[str, Entry]:
+def entries_of(file: File, seeds: str) -> dict[str, Entry]:
     """What a page that exists says of its claims; an error if its seeds are others."""
     text = file.read_text(encoding="utf8")
     over = re.search(r"claims over the seeds (\S+);", text)

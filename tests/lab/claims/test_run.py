@@ -100,9 +100,14 @@ def test_named_claims_join_a_table_of_the_same_seeds(monkeypatch, one_claim, tmp
         table.write_table(rows, tmp_path / "letter.md", join=True)
 
 
-def test_the_page_of_claims_begins_as_the_command_writes_it():
+def test_the_page_of_claims_is_what_the_command_writes_of_all_claims():
     docs = Path(__file__).parents[3] / "docs"
-    page = (docs / "claims.md").read_text(encoding="utf8")
-    fixed = re.split(r"\{\w+\}", table._PREAMBLE)
-    assert all(part in page for part in fixed)
-    assert all((docs / name).exists() for name in re.findall(r"\]\(([^)]+)\)", table._PREAMBLE))
+    entries = table.entries_of(docs / "claims.md", "1300-1319")
+    assert list(entries) == [claim.name for group in by_module().values() for claim in group]
+    written = table.page(entries, "1300-1319")
+    assert (docs / "claims.md").read_text(encoding="utf8") == written, (
+        "run one claim with --seeds 1300-1319 --table docs/claims.md: it writes the page anew"
+    )
+    some = dict(list(entries.items())[1:])
+    assert table.page(some, "1300-1319") != written and f"{len(entries)} claims over" in written
+    assert all((docs / name).exists() for name in re.findall(r"\]\(([^)]+)\)", written))
