@@ -184,7 +184,7 @@ def falsified(change: Any, names: Sequence[str], size: float) -> Iterator[list[s
 
 def verdict(claim: Claim, seed: int) -> str:
     for name, module in list(sys.modules.items()):
-        for value in list(vars(module).values()) if name.startswith("attsvm_lab.claims.") else ():
+        for value in list(vars(module).values()) if name.startswith("attsvm_lab.") else ():
             if hasattr(value, "cache_clear") and getattr(value, "__module__", "") == name:
                 value.cache_clear()
     signal.alarm(PATIENCE)

@@ -35,8 +35,8 @@ from matplotlib.figure import Figure
 import attsvm as att
 from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, ORANGE, label, plain_powers, write_svg
-from attsvm_lab.claims.law_of_halves import DIAGONALS, FACTORS, SIZE, WIDE, trained_diagonals
-from attsvm_lab.claims.waiting import BESIDE, heads_of, length, spare, trained
+from attsvm_lab.claims.law_of_halves import DIAGONALS, FACTORS, SIZE, WIDE, steps_on_diagonals
+from attsvm_lab.claims.waiting import BESIDE, from_rank_one, length, spare
 from attsvm_lab.programs import MaxNorm, leaving_exponent, steps_to_leave
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,7 @@ def diagonals() -> dict[str, Any]:
     norms = [att.Entrywise(q) for q in (1, 1.25, 1.5, 2, 2.5, 3, 4, 6, math.inf)]
     rows = []
     for p in DIAGONALS:
-        flat = trained_diagonals(tokens, v, p)
+        flat = steps_on_diagonals(tokens, v, p).path
         rows.append({"p": _written(p), "shares": [_summary(_share(flat, norm)) for norm in norms]})
     programs = [_lp(norm.p) for norm in norms]
     return {"size": WIDE, "draws": len(SEEDS), "programs": programs, "rows": rows}
@@ -162,7 +162,8 @@ def stops() -> dict[str, Any]:
     The power is predicted by the multipliers at half of the steps, and fitted over those after it.
     """
     seed, draws, noise, steps = STOPS
-    path, v = trained(seed, draws, noise, 2.0, steps), heads_of(seed, draws)
+    runs = from_rank_one(seed, draws, noise, 2.0, steps)
+    path, v = runs.path, runs.v
     statuses, powers = [], []
     for run in range(draws):
         whole = path.run(run)

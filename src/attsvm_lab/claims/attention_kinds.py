@@ -28,7 +28,8 @@ from attsvm_lab.attention_kinds import (
     with_sink,
 )
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import equal_losers, first_tokens, solved
+from attsvm_lab.claims.instances import equal_losers, first_tokens
+from attsvm_lab.experiment import solved
 
 N, T, D = 4, 5, 10
 STEPS = 5_000

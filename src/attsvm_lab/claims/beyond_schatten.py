@@ -6,7 +6,7 @@ largest entry, m F lies between γ₂ and, for m → ∞, 1.7823 γ₂ (Grothend
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -14,8 +14,8 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import certified_ratio, certified_share, limit
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import Experiment
 
 REFERENCE = "ours: docs/law_of_halves.md, after Tsilivis et al. 2024, arXiv 2410.22069"
 conjecture = partial(claim, REFERENCE, "conjecture")
@@ -39,25 +39,14 @@ def row_steps_on_factors_maximise_the_max_norm_margin(seed: int, norm: att.Norm 
     Surprise: long steps undo it, where lr² t passes 0.1: of 80 draws four fall again with 10,000 steps of
     0.005, the worst to 0.88, and none before 10,000 of 0.0025.
     """
-    path = _trained(seed, "row")
-    schatten_norms = (
-        schatten_norm for schatten_norm in (att.nuclear, att.frobenius, att.spectral) if schatten_norm != norm
-    )
-    ratio = certified_ratio(path, norm)
-    ends = limit(ratio)
+    runs = _factors(seed, "row")
+    others = (other for other in (att.nuclear, att.frobenius, att.spectral) if other != norm)
     return att.judge(
         f"row steps on K and Q reach the best {norm} margin",
-        att.at_least(f"least limit of the {norm} margin ratio", ends.min(), ENOUGH),
-        att.at_most("the same, median from above", np.median(ends), ABOVE),
-        *(
-            att.at_most(
-                f"median {schatten_norm} margin ratio",
-                np.median(certified_share(path, schatten_norm)),
-                OTHERS,
-            )
-            for schatten_norm in schatten_norms
-        ),
-        att.reported(f"least {norm} margin ratio", ratio[:, -1].min()),
+        att.at_least(f"least limit of the {norm} margin ratio", runs.limit(norm).min(), ENOUGH),
+        att.at_most("the same, median from above", np.median(runs.limit(norm)), ABOVE),
+        *(att.at_most(f"median {one} margin ratio", np.median(runs.share(one)), OTHERS) for one in others),
+        att.reported(f"least {norm} margin ratio", runs.share(norm).min()),
     )
 
 
@@ -72,8 +61,8 @@ def sign_steps_on_factors_stay_in_the_bracket_of_grothendieck(seed: int, rule: s
 
     Surprise: long steps undo this, too. With 10,000 steps of 0.003 13 of 80 draws fall below the bracket.
     """
-    path = _trained(seed, rule)
-    shares = certified_share(path, GAMMA)
+    runs = _factors(seed, rule)
+    shares, path = runs.share(GAMMA), runs.path
     factor_shares = shares * GAMMA.value(path.final) / _largest(path)
     return att.judge(
         "sign steps on K and Q stay in the bracket",
@@ -92,14 +81,6 @@ def _largest(path: att.Path) -> Float:
     return np.asarray(WIDTH * K * Q)
 
 
-@lru_cache(maxsize=2)
-def _trained(seed: int, name: str) -> att.Path:
+def _factors(seed: int, name: str) -> Experiment:
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
-    return att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.KeyQuery(rank=WIDTH, separate=True),
-        optimizer=RULES[name],
-        steps=STEPS,
-        record=[STEPS // 2, STEPS],
-    )
+    return Experiment(tokens, v, RULES[name], STEPS, att.KeyQuery(rank=WIDTH, separate=True))

@@ -20,7 +20,8 @@ from scipy.optimize import linprog
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import equal_losers, first_tokens, solved
+from attsvm_lab.claims.instances import equal_losers, first_tokens
+from attsvm_lab.experiment import solved
 
 N, T, D = 4, 5, 10
 LIMIT = 5.0

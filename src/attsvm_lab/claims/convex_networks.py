@@ -19,8 +19,8 @@ import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.gen_svm import decaying, on_simplex
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import PAPER, draws
+from attsvm_lab.experiment import solved
 
 DRAWS, SIZE, HIDDEN = 16, (4, 5, 8), 16
 """Draws of a seed, (n, T, d) and hidden units; labels −1 and +1 in turn."""

@@ -16,17 +16,9 @@ from scipy.optimize import linprog
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import certified_share
 from attsvm_lab.claims.transformers_setup import draws
-from attsvm_lab.claims.waiting import (
-    LR,
-    PROVEN,
-    SIZE,
-    WIDTH,
-    length,
-    spare,
-    trained,
-)
+from attsvm_lab.claims.waiting import LR, PROVEN, SIZE, WIDTH, from_rank_one, length, spare
+from attsvm_lab.experiment import Experiment
 
 theorem_2 = partial(claim, f"{PROVEN}, Theorem 2", "proven for flows")
 derived = partial(claim, f"{PROVEN}", "derived")
@@ -37,12 +29,6 @@ def combined(path: att.Path, multipliers: Float) -> Float:
     keys, queries = path.tokens.keys, path.tokens.queries
     winners = keys[np.arange(len(keys)), path.selected.argmax(-1)]
     return np.asarray(np.einsum("nt,ntd,ne->de", multipliers, winners[:, None] - keys, queries))
-
-
-def points_of(path: att.Path, v: Float, steps: Any) -> list[tuple[att.Path, Any]]:
-    """Every run with its KKT point."""
-    runs = [path.run(k) for k in range(len(v))]
-    return [(run, att.kkt_point(run, v[k], steps=steps)) for k, run in enumerate(runs)]
 
 
 @theorem_2(removed="the exponent p/2 − 1: p − 1", twin={"factor": 1.0})
@@ -58,8 +44,8 @@ def the_gradient_has_the_singular_vectors_of_the_limit(seed: int, factor: float 
     off = []
     for p in (3.0, 6.0):
         rule = att.steepest(att.Schatten(p), 0.01)
-        path = att.train(tokens, att.Linear(v), weight=att.KeyQuery(), optimizer=rule, steps=6_000)
-        for run, point in points_of(path, v, att.Schatten(p)):
+        runs = Experiment(tokens, v, rule, 6_000, att.KeyQuery(), record=50)
+        for run, point in runs.points(att.Schatten(p)):
             if point.status != "limit":
                 continue
             M = combined(run, point.multipliers)
@@ -89,15 +75,8 @@ def kkt_points_of_full_rank_are_the_limit(seed: int, columns: int = WIDTH) -> at
     for array in start.values():
         array[..., columns:] = 0.0
     steps = att.Schatten(4)
-    path = att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.KeyQuery(),
-        optimizer=att.steepest(steps, 0.01),
-        steps=6_000,
-        init=start,
-    )
-    points = [point for _, point in points_of(path, v, steps)]
+    runs = Experiment(tokens, v, att.steepest(steps, 0.01), 6_000, att.KeyQuery(), start, record=50)
+    points = [point for _, point in runs.points(steps)]
     return att.judge(
         "KKT points of full rank are max-margin directions",
         att.at_least("least rank of W", min(point.rank for point in points), 4),
@@ -115,7 +94,7 @@ def steps_of_a_quasi_norm_never_leave_a_stop(seed: int, p: float = 1.5) -> att.V
     σ₂(Q)/σ₁(Q) against log ‖(K, Q)‖ over the last half, halved. Wanted: in the median between −1.05 and
     −0.95.
     """
-    path = trained(seed, 4, 1e-4, p, 6_000)
+    path = from_rank_one(seed, 4, 1e-4, p, 6_000).path
     slopes = []
     for k in range(4):
         run = path.run(k)
@@ -138,16 +117,13 @@ def spectral_steps_stay_at_exactly_zero_and_leave_from_any_noise(
     Two draws, 3,000 steps of 0.01. Wanted: largest entry of the other columns from zero exactly 0, and from
     the noise a share of the certified spectral margin ≥ 0.95, in the worst draw.
     """
-    zero = trained(seed, 2, 0.0, math.inf, 1_000)
-    rule = att.steepest(att.spectral, 0.01)
-    path = trained(seed, 2, noise, math.inf, 3_000, optimizer=rule)
+    zero = from_rank_one(seed, 2, 0.0, math.inf, 1_000).path
+    runs = from_rank_one(seed, 2, noise, att.steepest(att.spectral, 0.01), 3_000)
     assert zero.K is not None
     return att.judge(
         "spectral steps stay at exactly zero and leave from any noise",
         att.at_most("largest entry of columns that began at zero", np.abs(zero.K[:, -1, :, 1:]).max(), 0.0),
-        att.at_least(
-            "least spectral margin ratio from noise", certified_share(path, att.spectral).min(), 0.95
-        ),
+        att.at_least("least spectral margin ratio from noise", runs.share(att.spectral).min(), 0.95),
     )
 
 
@@ -163,9 +139,7 @@ def steps_begin_to_oscillate_at_the_predicted_length(seed: int, factor: float = 
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, 8))
     records: Any = np.arange(1_000, 6_001)
     rule = att.steepest(att.frobenius, EDGE_LR)
-    path = att.train(
-        tokens, att.Linear(v), weight=att.KeyQuery(), optimizer=rule, steps=6_000, record=records
-    )
+    path = Experiment(tokens, v, rule, 6_000, att.KeyQuery(), record=records).path
     ratios, sampled = [], np.arange(0, len(records), 50)
     for k in range(8):
         run = path.run(k)
@@ -233,18 +207,10 @@ def small_random_starts_keep_gradient_descent_from_the_limit(seed: int, p: float
     for ε in (0.1, 1e-6):
         rng = np.random.default_rng([seed, 53])
         start = {name: ε * rng.standard_normal((6, WIDTH, WIDTH)) for name in "KQ"}
-        path = att.train(
-            tokens,
-            att.Linear(v),
-            weight=att.KeyQuery(),
-            optimizer=att.steepest(att.Schatten(p), LR),
-            steps=8_000,
-            record=[8_000],
-            init=start,
-        )
-        best = att.max_margin(path.tokens, path.selected, att.Schatten(p / 2))
-        shares.append(float(att.margin_ratio(path, best)[:, -1].mean()))
-        ranks.append(float((_stable_rank(path.final) / _stable_rank(best.W)).mean()))
+        runs = Experiment(tokens, v, att.steepest(att.Schatten(p), LR), 8_000, att.KeyQuery(), start)
+        norm = att.Schatten(p / 2)
+        shares.append(float(runs.share(norm).mean()))
+        ranks.append(float((_stable_rank(runs.path.final) / _stable_rank(runs.solution(norm).W)).mean()))
     return att.judge(
         "small random starts keep gradient descent from the limit",
         att.at_least("share of the margin from 0.1, less that from 1e-6", shares[0] - shares[1], 0.02),
@@ -268,20 +234,12 @@ def lazy_starts_follow_the_norm_of_one_factor(seed: int, scale: float = 100.0) -
     of the nuclear one ≤ 0.95.
     """
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, 4))
-    path = att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.KeyQuery(),
-        optimizer=att.steepest(att.frobenius, 0.003),
-        steps=10_000,
-        record=[10_000],
-        init={"K": scale * np.eye(WIDTH), "Q": np.zeros((WIDTH, WIDTH))},
-    )
-    shares = {norm: certified_share(path, norm) for norm in (att.frobenius, att.nuclear)}
+    start = {"K": scale * np.eye(WIDTH), "Q": np.zeros((WIDTH, WIDTH))}
+    runs = Experiment(tokens, v, att.steepest(att.frobenius, 0.003), 10_000, att.KeyQuery(), start)
     return att.judge(
         "lazy starts follow the norm of one factor",
-        att.at_least("least Frobenius margin ratio", shares[att.frobenius].min(), 0.97),
-        att.at_most("median nuclear margin ratio", np.median(shares[att.nuclear]), 0.95),
+        att.at_least("least Frobenius margin ratio", runs.share(att.frobenius).min(), 0.97),
+        att.at_most("median nuclear margin ratio", np.median(runs.share(att.nuclear)), 0.95),
     )
 
 
@@ -296,22 +254,13 @@ def equal_diagonals_stay_nonnegative(seed: int, q: float = 1.0) -> att.Verdict:
     share of the best nonnegative margin, a linear program, of 0.97 to 1.01.
     """
     tokens, v = att.datasets.sphere(2, 4, 16, seed=draws(seed, 8))
-    path = att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.DiagonalKeyQuery(),
-        optimizer=att.steepest(att.frobenius, 0.02),
-        steps=10_000,
-        record=[10_000],
-        init={"k": np.ones(16), "q": np.full(16, q)},
-    )
+    start, rule = {"k": np.ones(16), "q": np.full(16, q)}, att.steepest(att.frobenius, 0.02)
+    path = Experiment(tokens, v, rule, 10_000, att.DiagonalKeyQuery(), start).path
     shares, least = [], math.inf
     for k in range(8):
         run = path.run(k)
-        w = np.diagonal(run.final)
-        first = run.selected.argmax(-1)
-        products = run.tokens.keys * run.tokens.queries[:, None]
-        rows = (products[np.arange(2), first][:, None] - products)[~run.selected]
+        w, products = run.final[:, 0], run.tokens.keys
+        rows = (products[np.arange(2), run.selected.argmax(-1)][:, None] - products)[~run.selected]
         best = linprog(
             np.append(np.zeros(16), -1.0),
             A_ub=np.vstack([np.column_stack([-rows, np.ones(len(rows))]), np.append(np.ones(16), 0.0)]),
@@ -337,17 +286,11 @@ def factors_narrower_than_the_program_end_at_stops(seed: int, width: int = 2) ->
     """
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, 4))
     steps = att.Schatten(4)
-    path = att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.KeyQuery(rank=width),
-        optimizer=att.steepest(steps, 0.01),
-        steps=6_000,
-    )
-    points = [point for _, point in points_of(path, v, steps)]
+    runs = Experiment(tokens, v, att.steepest(steps, 0.01), 6_000, att.KeyQuery(rank=width), record=50)
+    points = [point for _, point in runs.points(steps)]
     return att.judge(
         "factors narrower than the program end at stops",
         att.at_least("median alignment", np.median([point.alignment for point in points]), 0.99),
         att.at_most("largest rank of W", max(point.rank for point in points), 2),
-        att.at_most("largest Frobenius margin ratio", certified_share(path, att.frobenius).max(), 0.97),
+        att.at_most("largest Frobenius margin ratio", runs.share(att.frobenius).max(), 0.97),
     )

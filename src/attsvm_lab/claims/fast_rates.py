@@ -16,7 +16,8 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import growing, log_time, r2, solved
+from attsvm_lab.claims.instances import growing, log_time, r2
+from attsvm_lab.experiment import solved
 
 N, T, D, NARROW = 6, 4, 40, 3
 STEPS = 3_000

@@ -12,8 +12,8 @@ import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import PAPER, draws
+from attsvm_lab.experiment import solved
 
 KEPT, GONE = 1e-3, 1e-6
 """Attention from which a token counts as selected, and below which as masked."""

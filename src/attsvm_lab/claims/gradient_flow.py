@@ -14,7 +14,8 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import equal_losers, first_tokens, solved
+from attsvm_lab.claims.instances import equal_losers, first_tokens
+from attsvm_lab.experiment import solved
 
 N, T, D, WIDE = 3, 4, 5, 12
 STEPS, RECORD = 30_000, (100, 1_000, 10_000)

@@ -5,15 +5,16 @@ The norms are proven in docs/heads_proofs.md; that training reaches their best m
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
 import attsvm as att
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import falling, limit_by_length, settled
+from attsvm_lab.claims.instances import falling
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import Experiment, limit_by_length, median_limit
 
 conjecture = partial(claim, "ours: docs/heads_proofs.md", "conjecture", chosen_on=range(2))
 fact = partial(claim, "ours: docs/practice/per_head_muon.md", "derived", chosen_on=range(2))
@@ -83,38 +84,21 @@ def a_head_with_a_small_gradient_starves_where_the_others_fill_the_space(
 
 
 def _judge(what: str, seed: int, layout: att.HeadLayout, judged: att.HeadLayout) -> att.Verdict:
-    path, norm, shares = _trained(seed, layout), programs.HeadsNorm(judged), []
-    for k in range(DRAWS):
-        run = path.run(k)
-        if not settled(run):
-            continue
+    norm, limits = programs.HeadsNorm(judged), []
+    for run in _heads(seed, layout).settled_runs():
         solution = programs.max_margin_of_heads(run.tokens, run.attention[-1].argmax(-1), norm)
         if solution.certified:
             lengths = [norm.value(W) for W in run.W[-2:]]
-            shares.append(limit_by_length(programs.ratio_of_heads(run, solution), lengths))
-    return att.judge(
-        what,
-        att.at_least(
-            "median limit of the share of the joint margin", np.median(shares) if shares else np.nan, ENOUGH
-        ),
-        att.reported("least", min(shares, default=np.nan)),
-        given={"three draws have settled": len(shares) >= 3},
-    )
+            limits.append(limit_by_length(programs.ratio_of_heads(run, solution), lengths))
+    return median_limit(what, "limit of the share of the joint margin", limits, ENOUGH)
 
 
-@lru_cache(maxsize=4)
-def _trained(seed: int, layout: att.HeadLayout) -> att.Path:
+def _heads(seed: int, layout: att.HeadLayout) -> Experiment:
     seeds = draws(seed, DRAWS)
     tokens, _ = att.datasets.sphere(*SIZE, seed=seeds)
     H, d = layout.heads, SIZE[2]
     v = np.stack([np.random.default_rng([1, one]).standard_normal((H, d)) for one in seeds])
     factors = layout.of_factors
-    return att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.MultiHead(H, att.KeyQuery(SIZE[0]) if factors else att.FullWeight(), layout),
-        optimizer=att.steepest(att.spectral, falling(RATE)),
-        steps=STEPS,
-        init=att.gaussian(seeds, START) if factors else None,
-        record=[STEPS // 2, STEPS],
-    )
+    weight = att.MultiHead(H, att.KeyQuery(SIZE[0]) if factors else att.FullWeight(), layout)
+    start = att.gaussian(seeds, START) if factors else None
+    return Experiment(tokens, v, att.steepest(att.spectral, falling(RATE)), STEPS, weight, start)

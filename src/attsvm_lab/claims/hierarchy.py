@@ -9,9 +9,9 @@ import numpy as np
 import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.stacked_attention import Layer, forward, train
 from attsvm_lab.claims.transformers_setup import PAPER, draws
+from attsvm_lab.experiment import solved
 
 READ = 1e-3
 """Attention above which a query reads a token."""

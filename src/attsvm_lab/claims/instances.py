@@ -1,4 +1,4 @@
-"""What several claims share: data, programs with their certificates, and what is measured of a run."""
+"""What several claims share: data, steps that fall or grow, and their time."""
 
 from __future__ import annotations
 
@@ -10,20 +10,6 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
-
-
-def solved(
-    tokens: att.Tokens, selected: Any, norm: att.Norm = att.frobenius, *, required: Any = 1.0
-) -> att.Solution:
-    """The program of `max_margin`, whose certificate holds in every run that it separates.
-
-    Judged by a program that is not optimal, a run would have too large a margin ratio. Raises ValueError
-    where the certificate does not hold: the claim is then not applicable.
-    """
-    solution = att.max_margin(tokens, selected, norm, required=required)
-    if not np.all(np.asarray(solution.certified) | ~np.asarray(solution.separable)):
-        raise ValueError(f"the {norm} program is not certified: {solution.certificate}")
-    return solution
 
 
 def equal_losers(n: int, T: int, d: int, seed: int) -> tuple[att.Tokens, Float]:
@@ -43,40 +29,6 @@ def first_tokens(tokens: att.Tokens) -> Bool:
 
 def _first(n: int, T: int) -> Bool:
     return np.asarray(np.arange(T) == np.zeros((n, 1)))
-
-
-def certified_ratio(path: att.Path, norm: att.Norm) -> Float:
-    """Margin ratio (runs, k) for the tokens that each run attends to at the end, by certified programs."""
-    return att.margin_ratio(path, solved(path.tokens, path.selected, norm))
-
-
-def certified_share(path: att.Path, norm: att.Norm) -> Float:
-    """The same at the end (runs,)."""
-    return certified_ratio(path, norm)[:, -1]
-
-
-def limit(ratio: Float) -> Float:
-    """What margin ratios (runs, k) tend to, 2 r(t) − r(t/2) (runs,); their last records are at t/2 and t.
-
-    The part of the factors that a run learnt before it selected fades like 1/t, so that 1 − r ~ c/t. The next
-    term is of order 1/t²: by it runs that selected late end above one.
-    """
-    return np.asarray(2 * ratio[:, -1] - ratio[:, -2])
-
-
-def settled(path: att.Path) -> bool:
-    """Whether one run selects the same tokens at its last two records, in every head."""
-    chosen = path.attention.argmax(-1)
-    return bool((chosen[-2] == chosen[-1]).all())
-
-
-def limit_by_length(shares: Any, lengths: Any) -> float:
-    """The share of a margin that a run tends to, from its last two records.
-
-    What is missing is a number of logits: linear in 1/N(W), the length of the weight.
-    """
-    (before, last), (shorter, longer) = shares[-2:], lengths[-2:]
-    return float((longer * last - shorter * before) / (longer - shorter))
 
 
 @lru_cache(maxsize=16)

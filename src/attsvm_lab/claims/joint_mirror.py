@@ -10,7 +10,7 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
+from attsvm_lab.experiment import solved
 
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"
 PUBLISHED = {1.75: (1_500, (1, 0)), 2.0: (2_000, (1, 0)), 3.0: (20_000, (0, 0))}

@@ -14,10 +14,10 @@ from scipy.optimize import brentq
 import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.joint_mirror import REFERENCE as MIRROR
 from attsvm_lab.claims.prompt_instances import PAPER
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import solved
 from attsvm_lab.programs import joint_path
 
 Size = tuple[int, int, int]

@@ -17,7 +17,8 @@ from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.fast_rates import REFERENCE
-from attsvm_lab.claims.instances import r2, solved
+from attsvm_lab.claims.instances import r2
+from attsvm_lab.experiment import solved
 
 N, T, WIDE, NARROW, NOISE = 6, 4, 2_000, 16, 0.5
 LENGTH, STEPS = 0.1, 3_000

@@ -11,8 +11,8 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.prompt_instances import PAPER
+from attsvm_lab.experiment import solved
 
 CHOSEN = np.array([1, 1, 1])
 """Every input selects its second token; the first one is zero."""

@@ -12,7 +12,8 @@ import numpy as np
 
 import attsvm as att
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import growing, log_time, solved
+from attsvm_lab.claims.instances import growing, log_time
+from attsvm_lab.experiment import solved
 
 REFERENCE = "Gonon, Cordonnier, Boumal 2026, arXiv 2602.07562"
 RATE, FASTER, STEPS = 0.02, 0.003, 8_000

@@ -9,7 +9,6 @@ import numpy as np
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import REFUTED, claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.prompt_instances import (
     HEAD,
     PAPER,
@@ -21,6 +20,7 @@ from attsvm_lab.claims.prompt_instances import (
     small,
     unit,
 )
+from attsvm_lab.experiment import solved
 
 RATE = 0.02
 """Constant step; each claim checks that it is at most 1/L_p. One value, because it is compiled in."""

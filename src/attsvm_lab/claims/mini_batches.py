@@ -6,17 +6,16 @@ every batch size if it remembers for long (Baek et al., arXiv 2510.26303). Ours:
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 import attsvm as att
-from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import certified_share, falling, limit_by_length, settled, solved
+from attsvm_lab.claims.instances import falling
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import Experiment, limit_by_length, median_limit
 
 REFERENCE = "ours, for attention; linear models: Baek et al. 2025, arXiv 2510.26303"
 conjecture = partial(claim, REFERENCE, "conjecture")
@@ -41,9 +40,9 @@ def signum_keeps_the_max_norm_margin_in_batches_of_one(seed: int, name: str = "S
     """
     evidence = [
         att.at_least(
-            f"median l∞ margin ratio, {batch_name}", np.median(_share(seed, name, batch, att.linf)), ENOUGH
+            f"median l∞ margin ratio, {words}", np.median(_runs(seed, name, batch).share(att.linf)), ENOUGH
         )
-        for batch, batch_name in ((None, "all examples"), (1, "batches of one"))
+        for batch, words in ((None, "all examples"), (1, "batches of one"))
     ]
     return att.judge(f"{name} reaches the l∞ margin", *evidence)
 
@@ -58,8 +57,9 @@ def adam_in_batches_of_one_leaves_the_max_norm_margin(seed: int, batch: int | No
     Surprise: it does not reach the Frobenius margin either, 0.83 of it. With b2 = 0.999 and steps of one
     length Adam on all examples leaves l∞ too (0.55): it divides by gradients of a thousand steps ago.
     """
-    far, near = (np.median(_share(seed, "Adam", batch, norm)) for norm in (att.linf, att.frobenius))
-    all_ = np.median(_share(seed, "Adam", None, att.frobenius))
+    runs = _runs(seed, "Adam", batch)
+    far, near = (np.median(runs.share(norm)) for norm in (att.linf, att.frobenius))
+    all_ = np.median(_runs(seed, "Adam", None).share(att.frobenius))
     return att.judge(
         "Adam leaves the l∞ margin",
         att.at_most("median l∞ margin ratio", far, FAR),
@@ -80,41 +80,18 @@ def adam_in_batches_of_one_tends_to_the_fixed_point_of_its_norm(
     Shares are extrapolated linearly in 1/N(W) from the records at half and all of the steps. Wanted: a median
     from 0.95 to 1.05. Hypothesis: in three draws at least the selection does not change in the last half.
     """
-    paths = [one for k in range(DRAWS) if settled(one := _adam_on_eight(seed).run(k))]
-    middle = float(np.median([_limit(path, norm) for path in paths])) if paths else np.nan
-    return att.judge(
-        "Adam tends to its fixed point",
-        att.at_least("median limit of the share", middle, 0.95),
-        att.at_most("the same", middle, 1.05),
-        given={"three draws have settled": len(paths) >= 3},
-    )
-
-
-def _limit(path: att.Path, norm: str) -> float:
-    """The share that a run tends to."""
-    best: Any
-    if norm == "linf":
-        best = solved(path.tokens, path.selected, att.linf)
-        share, length = np.asarray(att.margin_ratio(path, best)), np.asarray(path.norm(att.linf))
-    else:
-        best = programs.adam_margin(path.tokens, path.selected)
-        share, length = (np.array([of(W) for W in path.W[-2:]]) for of in (best.share, best.value))
-    return limit_by_length(share, length)
-
-
-@lru_cache(maxsize=1)
-def _adam_on_eight(seed: int) -> att.Path:
     tokens, v = att.datasets.sphere(8, 4, 6, seed=draws(seed, DRAWS))
-    rule, steps = att.adam(falling(0.2), 0.9, 0.95, eps=0), 16_000
-    return att.train(tokens, att.Linear(v), optimizer=rule, steps=steps, record=[steps // 2, steps], batch=1)
+    rule = att.adam(falling(0.2), 0.9, 0.95, eps=0)
+    runs = Experiment(tokens, v, rule, 16_000, options={"batch": 1})
+    if norm == "linf":
+        limits = runs.limits_by_length(att.linf)
+    else:
+        paths = runs.settled_runs()
+        programs_of = [(path.W[-2:], programs.adam_margin(path.tokens, path.selected)) for path in paths]
+        limits = [limit_by_length([*map(one.share, W)], [*map(one.value, W)]) for W, one in programs_of]
+    return median_limit("Adam tends to its fixed point", "limit of the share", limits, 0.95, 1.05)
 
 
-def _share(seed: int, name: str, batch: int | None, norm: att.Norm) -> Float:
-    return certified_share(_trained(seed, name, batch), norm)
-
-
-@lru_cache(maxsize=4)
-def _trained(seed: int, name: str, batch: int | None) -> att.Path:
+def _runs(seed: int, name: str, batch: int | None) -> Experiment:
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
-    rule = RULES[name]
-    return att.train(tokens, att.Linear(v), optimizer=rule, steps=STEPS, record=[STEPS], batch=batch)
+    return Experiment(tokens, v, RULES[name], STEPS, options={"batch": batch})

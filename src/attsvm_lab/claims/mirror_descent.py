@@ -15,8 +15,9 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import Claim, claim
-from attsvm_lab.claims.instances import growing, log_time, solved
+from attsvm_lab.claims.instances import growing, log_time
 from attsvm_lab.claims.transformers_setup import clearly_optimal, draws
+from attsvm_lab.experiment import solved
 
 N, T, D = 3, 4, 5
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"

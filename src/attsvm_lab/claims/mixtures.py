@@ -5,7 +5,7 @@ What is predicted, and how it was measured, is in docs/lab/mixtures.md.
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ import numpy as np
 import attsvm as att
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import falling, limit_by_length, settled, solved
+from attsvm_lab.claims.instances import falling
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import Experiment, median_limit
 
 REFERENCE = "ours: docs/lab/mixtures.md, after arXiv 2602.16340"
 DRAWS, SIZE, RATIO = 8, (8, 4, 5), 0.3
@@ -34,10 +35,9 @@ def muon_with_signs_on_a_bias_maximises_the_hybrid_margin(seed: int, bias: str =
     records at half and all of the steps. Wanted: a median from 0.95 to 1.05. Hypothesis: in three draws at
     least the selection does not change in the last half.
     """
-    weight = att.FullWeight()
     rule = att.steepest(programs.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO)), falling(0.4))
     norm = programs.HybridNorm(("spectral", bias), SIZES, (1.0, RATIO))
-    return _judged(_trained(seed, weight, rule, 5_000), norm, LEAST)
+    return _hybrid(seed, att.FullWeight(), rule, 5_000, norm, LEAST)
 
 
 @partial(claim, REFERENCE, "conjecture")(
@@ -50,37 +50,18 @@ def beside_key_and_query_signs_on_a_bias_measure_a_length(seed: int, implied: bo
     |K b|/(0.3 √m), because K may turn b into a corner of the cube of signs. Wanted: a median limit from 0.9
     to 1.05; after 40,000 steps it is nearer to one.
     """
-    weight = att.KeyQuery(rank=WIDTH)
     of_Q = programs.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO), axis=0)
     rule = att.steepest((att.spectral, of_Q), falling(0.1))
     norm: Any = programs.HybridNorm(("spectral", "linf"), SIZES, (1.0, RATIO))
     if implied:
         norm = programs.norm_with_bias(of_Q, WIDTH)
-    return _judged(_trained(seed, weight, rule, 8_000), norm, LEAST_OF_FACTORS)
+    return _hybrid(seed, att.KeyQuery(rank=WIDTH), rule, 8_000, norm, LEAST_OF_FACTORS)
 
 
-def _judged(path: att.Path, norm: att.Norm, least: float) -> att.Verdict:
-    limits = [one for k in range(DRAWS) if (one := _limit(path.run(k), norm)) is not None]
-    middle = float(np.median(limits)) if limits else np.nan
-    return att.judge(
-        "the margin of the hybrid norm is the largest",
-        att.at_least("median limit of the share", middle, least),
-        att.at_most("the same", middle, ENOUGH),
-        given={"three draws have settled": len(limits) >= 3},
-    )
-
-
-def _limit(path: att.Path, norm: att.Norm) -> float | None:
-    """The share that a run tends to; None where its selection changed."""
-    if not settled(path):
-        return None
-    return limit_by_length(att.margin_ratio(path, solved(path.tokens, path.selected, norm)), path.norm(norm))
-
-
-@lru_cache(maxsize=4)
-def _trained(seed: int, weight: Any, rule: Any, steps: int) -> att.Path:
+def _hybrid(seed: int, weight: Any, rule: Any, steps: int, norm: att.Norm, least: float) -> att.Verdict:
     drawn, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
     one = np.ones((*drawn.queries.shape[:-1], 1))
     tokens = att.Tokens(drawn.keys, np.concatenate([drawn.queries, one], -1), labels=drawn.labels)
-    record = [steps // 2, steps]
-    return att.train(tokens, att.Linear(v), weight=weight, optimizer=rule, steps=steps, record=record)
+    limits = Experiment(tokens, v, rule, steps, weight).limits_by_length(norm)
+    what = "the margin of the hybrid norm is the largest"
+    return median_limit(what, "limit of the share", limits, least, ENOUGH)

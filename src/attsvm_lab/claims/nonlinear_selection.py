@@ -7,8 +7,8 @@ import numpy as np
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.prompt_instances import PAPER, Axes, all_selections
+from attsvm_lab.experiment import solved
 
 
 @claim(

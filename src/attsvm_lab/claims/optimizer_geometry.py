@@ -12,7 +12,8 @@ from typing import Any
 
 import attsvm as att
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import equal_losers, first_tokens, solved
+from attsvm_lab.claims.instances import equal_losers, first_tokens
+from attsvm_lab.experiment import solved
 
 Geometry = att.Entrywise | att.Schatten
 N, T, D = 4, 5, 10

@@ -12,8 +12,8 @@ import numpy as np
 
 import attsvm as att
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import certified_ratio, limit
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import Experiment
 
 conjecture = partial(claim, "ours: docs/law_of_halves.md", "conjecture")
 DRAWS, WITHIN = 8, 0.01
@@ -30,18 +30,10 @@ def three_factors_maximise_the_margin_of_a_third_of_p(seed: int, p: float = 2.0)
     Surprise: single draws are late or undone. One of 160 turns back from 0.92 to 0.65 in the last quarter.
     """
     tokens, v = att.datasets.sphere(2, 4, 16, seed=draws(seed, DRAWS))
-    path = att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.Diagonal(depth=3),
-        optimizer=att.steepest(att.Entrywise(6), 0.005),
-        steps=10_000,
-        record=[5_000, 10_000],
-        init=(np.ones(tokens.d), np.ones(tokens.d), np.zeros(tokens.d)),
-    )
-    prompts = att.Tokens(tokens.keys * tokens.queries[..., None, :])
-    flat = path.changed(tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None], state=None)
-    return _judged("l6 steps on three factors", flat, att.Entrywise(p))
+    start = np.ones(tokens.d), np.ones(tokens.d), np.zeros(tokens.d)
+    rule = att.steepest(att.Entrywise(6), 0.005)
+    runs = Experiment(tokens, v, rule, 10_000, att.Diagonal(depth=3), start)
+    return _judged("l6 steps on three factors", runs, att.Entrywise(p))
 
 
 @conjecture(removed="the norm: judged in the Frobenius norm", twin={"norm": att.frobenius})
@@ -51,17 +43,14 @@ def compositional_muon_reaches_the_spectral_margin(seed: int, norm: att.Norm = a
     Eight draws of sphere(4, 4, 8), logistic loss, 1,600 steps of 0.1. Wanted: as above.
     """
     tokens, v = att.datasets.sphere(4, 4, 8, seed=draws(seed, DRAWS))
-    rule = att.compositional(0.1)
-    path = att.train(
-        tokens, att.Linear(v), weight=att.KeyQuery(), optimizer=rule, steps=1_600, record=[800, 1_600]
-    )
-    return _judged("compositional Muon", path, norm)
+    runs = Experiment(tokens, v, att.compositional(0.1), 1_600, att.KeyQuery())
+    return _judged("compositional Muon", runs, norm)
 
 
-def _judged(runs: str, path: att.Path, norm: att.Norm) -> att.Verdict:
-    ends = limit(certified_ratio(path, norm))
+def _judged(steps: str, runs: Experiment, norm: att.Norm) -> att.Verdict:
+    ends = runs.limit(norm)
     return att.judge(
-        f"{runs} reach the best {norm} margin",
+        f"{steps} reach the best {norm} margin",
         att.at_most(
             f"median limit of the {norm} margin ratio, away from 1", abs(np.median(ends) - 1), WITHIN
         ),

@@ -11,8 +11,8 @@ from scipy.stats import spearmanr
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import solved
 
 REFERENCE = "ours: docs/phases.md"
 CHOSEN = range(5)

@@ -9,7 +9,6 @@ import numpy as np
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.prompt_instances import (
     CROWDED,
     HEAD,
@@ -21,6 +20,7 @@ from attsvm_lab.claims.prompt_instances import (
     log_slope,
     small,
 )
+from attsvm_lab.experiment import solved
 
 ROUNDING = 1e-12
 """Two runs of the same numbers in float64, a few hundred steps apart from rounding only."""

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
+from attsvm_lab.experiment import solved
 
 PAPER = "Zhang, Chang, Li, Roy-Chowdhury, Chen, Oymak 2024, Selective Attention, arXiv 2411.12892"
 TEXTS, LENGTH, WIDTH, MARK = 400, 6, 8, 2.0

@@ -11,9 +11,9 @@ import numpy as np
 import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import limit, solved
 from attsvm_lab.claims.prompt_instances import PAPER, Axes, unit
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import solved
 
 Size = tuple[int, int, int]
 SIZE, LARGER = (4, 5, 12), (6, 6, 24)
@@ -239,7 +239,7 @@ def descent_puts_one_of_the_tokens_that_are_alike_above_the_others(
     logits = (keys[:, None] @ path.W[:, :, None])[..., 0]
     lead = np.where(sets[:, None], logits, -np.inf).max(-1) - np.where(sets[:, None], -np.inf, logits).max(-1)
     ratio = lengths[:, None] * lead.min(-1) / path.norm()
-    at_end = limit(ratio)
+    at_end = 2 * ratio[:, -1] - ratio[:, -2]
     off = 1 - att.cosine(path.W, program.W)[:, -1]
     return att.judge(
         "descent tends to the program of one token from each set",

@@ -6,14 +6,14 @@ is hard. Muon on each head alone and on all of them side by side are different n
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
+from attsvm_lab.experiment import Experiment, solved
 
 conjecture = partial(claim, "ours: docs/law_of_halves.md", "conjecture")
 HEADS, SIZE = 3, (4, 4, 8)
@@ -30,7 +30,7 @@ def a_head_is_as_long_as_its_task_is_hard(seed: int, norm: str = "joint") -> att
     times.
     """
     for draw in range(8):
-        path = _trained(seed, att.frobenius, norm, draw)
+        path = _heads(seed, att.frobenius, norm, draw)
         ratio, margin = _judged(path, att.frobenius)
         if differ := bool(np.ptp(margin) > 0.1 * margin.mean()):
             break
@@ -52,7 +52,7 @@ def muon_per_head_maximises_the_spectral_margin_of_each(seed: int, norm: str = "
     Setting as above. Wanted: least margin ratio of the three ≥ 0.98. The twin: spectral
     descent on [W_1 W_2 W_3] as one matrix, which does not.
     """
-    ratio, _ = _judged(_trained(seed, att.spectral, norm), att.spectral)
+    ratio, _ = _judged(_heads(seed, att.spectral, norm), att.spectral)
     return att.judge(
         "Muon per head reaches every head's spectral margin",
         att.at_least("least spectral margin ratio of a head", ratio.min(), 0.98),
@@ -67,15 +67,7 @@ def _judged(path: att.Path, norm: att.Norm) -> tuple[Float, Float]:
     return np.array(ratio), np.array([float(solution.margin) for solution in best])
 
 
-@lru_cache(maxsize=2)
-def _trained(seed: int, rule: att.Norm, norm: str, draw: int = 0) -> att.Path:
+def _heads(seed: int, rule: att.Norm, norm: str, draw: int = 0) -> att.Path:
     tokens, _ = att.datasets.sphere(*SIZE, seed=seed)
     v = np.random.default_rng([1 + draw, seed]).standard_normal((HEADS, SIZE[2]))
-    return att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.MultiHead(HEADS, norm=norm),
-        optimizer=att.steepest(rule, LR),
-        steps=STEPS,
-        record=[STEPS],
-    )
+    return Experiment(tokens, v, att.steepest(rule, LR), STEPS, att.MultiHead(HEADS, norm=norm)).path

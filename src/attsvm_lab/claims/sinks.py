@@ -15,7 +15,7 @@ from scipy.special import softmax
 import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
+from attsvm_lab.experiment import solved
 
 PAPER = "Ran-Milo 2026, Attention Sinks Are Provably Necessary in Softmax Transformers, arXiv 2603.11487"
 SIZE, FRESH = (16, 6, 6), 200

@@ -13,8 +13,8 @@ import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import PAPER, draws, embedded, one_step, random_weights
+from attsvm_lab.experiment import solved
 
 ROUNDING = 1e-6
 """Certified solutions are exact to 1e-8 in their norm, so to about its root in their parts."""

@@ -10,7 +10,6 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.prompt_instances import gradient, log_slope
 from attsvm_lab.claims.transformers_setup import (
     PAPER,
@@ -25,6 +24,7 @@ from attsvm_lab.claims.transformers_setup import (
     smoothness,
     two_scores,
 )
+from attsvm_lab.experiment import solved
 
 SMOOTHING = 0.002
 """At length R softmax misses the best margin by O(log(nT)/(R·margin)); R is 20,000 here."""

@@ -11,8 +11,8 @@ from scipy.special import expit
 import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import PAPER, draws, locally_optimal_selections
+from attsvm_lab.experiment import solved
 
 RADII = (100.0, 300.0, 1000.0)
 RIDGES = (1e-100, 1e-300)

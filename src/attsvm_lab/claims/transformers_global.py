@@ -10,7 +10,6 @@ import attsvm as att
 from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.transformers_setup import (
     PAPER,
     draws,
@@ -21,6 +20,7 @@ from attsvm_lab.claims.transformers_setup import (
     self_attending,
     two_scores,
 )
+from attsvm_lab.experiment import solved
 
 SMOOTHING = 0.03
 """At norm R softmax misses the best margin by O(log(nT)/(R·margin)); R is 1,000 and more here."""

@@ -10,7 +10,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
-from attsvm_lab.claims.instances import solved
+from attsvm_lab.experiment import solved
 
 CLEAR = 1.5
 """The cone of the local theorems shrinks with the slack of better tokens; this much allows a fixed one."""

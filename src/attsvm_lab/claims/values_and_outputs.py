@@ -5,7 +5,7 @@ The theorem is proven in docs/lab/values_and_outputs.md.
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -13,8 +13,9 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.claims.instances import falling, limit_by_length, settled
+from attsvm_lab.claims.instances import falling
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import Experiment, limit_by_length, median_limit
 
 theorem = partial(claim, "ours: docs/lab/values_and_outputs.md", "theorem for flows")
 DRAWS, SIZE, STEPS, RATE = 8, (8, 3, 5), 8_000, 0.4
@@ -34,21 +35,15 @@ def attention_beside_a_trained_head_follows_the_offset_program(
     the selection of a draw does not change in the last half, and its program has no negative row; three draws
     at least are so.
     """
-    path = _trained(seed)
-    shares = [one for k in range(DRAWS) if (one := _limit(path.run(k), offsets)) is not None]
-    middle = float(np.median(shares)) if shares else np.nan
-    return att.judge(
-        "W follows the offset program",
-        att.at_least("median share of the program's gain", middle, LEAST),
-        att.at_most("the same", middle, ENOUGH),
-        given={"three draws have settled": len(shares) >= 3},
-    )
+    tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
+    of_W, of_v = (att.steepest(norm, falling(RATE)) for norm in (att.spectral, att.frobenius))
+    runs = Experiment(tokens, v, of_W, STEPS, options={"train_head": of_v}).settled_runs()
+    shares = [one for run in runs if (one := _limit(run, offsets)) is not None]
+    return median_limit("W follows the offset program", "share of the program's gain", shares, LEAST, ENOUGH)
 
 
 def _limit(path: att.Path, offsets: bool) -> float | None:
     """The share of the gain that a run tends to; None where the hypotheses are false."""
-    if not settled(path):
-        return None
     chosen = path.attention[-1].argmax(-1)
     tokens, length, shares = path.tokens, np.asarray(path.norm(att.spectral)), []
     for record in (-2, -1):
@@ -64,17 +59,3 @@ def _limit(path: att.Path, offsets: bool) -> float | None:
 
 def _label_margins(tokens: att.Tokens, chosen: Float, v: Float) -> Float:
     return np.asarray(tokens.labels * (tokens.values[np.arange(tokens.n), chosen] @ v))
-
-
-@lru_cache(maxsize=2)
-def _trained(seed: int) -> att.Path:
-    tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
-    rules = att.steepest(att.spectral, falling(RATE)), att.steepest(att.frobenius, falling(RATE))
-    return att.train(
-        tokens,
-        att.Linear(v),
-        optimizer=rules[0],
-        train_head=rules[1],
-        steps=STEPS,
-        record=[STEPS // 2, STEPS],
-    )

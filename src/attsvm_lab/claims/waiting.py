@@ -17,6 +17,7 @@ from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.transformers_setup import draws
+from attsvm_lab.experiment import Experiment
 
 PROVEN = "ours, docs/law_of_halves_proofs.md"
 theorem_5 = partial(claim, f"{PROVEN}, Theorem 5", "proven for flows")
@@ -39,20 +40,18 @@ def near_rank_one(seed: int, count: int, noise: float) -> dict[str, Float]:
     return start
 
 
-def trained(
-    seed: int, count: int, noise: float, p: float, steps: int, only: slice = slice(None), **options: Any
-) -> att.Path:
-    """Runs of Schatten(p) steps on K and Q, each on tokens of its own, from near rank one; or only some."""
+def from_rank_one(
+    seed: int, count: int, noise: float, rule: Any, steps: int, only: slice = slice(None), **options: Any
+) -> Experiment:
+    """Runs on K and Q, each on tokens of its own, from near rank one; or only some of them.
+
+    rule: an optimizer, or p for Schatten(p) steps. A hundred records, if no others are asked for.
+    """
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, count)[only])
-    options.setdefault("optimizer", att.steepest(att.Schatten(p), LR))
-    options.setdefault("record", np.arange(0, steps + 1, max(1, steps // 100)))
+    rule = att.steepest(att.Schatten(rule), LR) if isinstance(rule, float) else rule
+    record = options.pop("record", np.arange(0, steps + 1, max(1, steps // 100)))
     start = {name: array[only] for name, array in near_rank_one(seed, count, noise).items()}
-    return att.train(tokens, att.Linear(v), weight=att.KeyQuery(), steps=steps, init=start, **options)
-
-
-def heads_of(seed: int, count: int) -> Float:
-    """The heads v (count, d) of the draws."""
-    return np.asarray(att.datasets.sphere(*SIZE, seed=draws(seed, count))[1])
+    return Experiment(tokens, v, rule, steps, att.KeyQuery(), start, record, options)
 
 
 def spare(path: att.Path) -> Float:
@@ -77,15 +76,12 @@ def gradient_descent_leaves_a_stop_with_the_predicted_power(seed: int, p: float 
     the last half of the steps. Wanted: at least two such draws, and predicted over observed within 8 % in the
     median.
     """
-    path, v = trained(seed, 8, 1e-7, p, 20_000), heads_of(seed, 8)
     ratios = []
-    for run in range(8):
-        single_run = path.run(run)
-        point = att.kkt_point(single_run, v[run])
+    for run, point in from_rank_one(seed, 8, 1e-7, p, 20_000).points():
         exponent = programs.leaving_exponent(point)
-        if point.status == "stop" and exponent >= 0.3 and spare(single_run)[-1] < BESIDE:
-            late = single_run.index >= single_run.index[-1] / 2
-            observed = np.polyfit(np.log(length(single_run)[late]), np.log(spare(single_run)[late]), 1)[0]
+        if point.status == "stop" and exponent >= 0.3 and spare(run)[-1] < BESIDE:
+            late = run.index >= run.index[-1] / 2
+            observed = np.polyfit(np.log(length(run)[late]), np.log(spare(run)[late]), 1)[0]
             ratios.append(exponent / observed)
     return att.judge(
         "gradient descent leaves a stop with the power 2(σ/s − 1)",
@@ -107,11 +103,9 @@ def steps_above_p_2_leave_a_stop_whatever_the_noise(seed: int, p: float = 4.0) -
     """
     arrivals = []
     for noise in (1e-12, 1e-8, 1e-4):
-        path = trained(seed, 2, noise, p, 30_000, record=np.arange(0, 30_001, 100))
-        norm = att.Schatten(p / 2)
-        shares = att.margin_ratio(path, att.max_margin(path.tokens, path.selected, norm))
-        arrived = shares >= 0.97
-        arrivals.append(np.where(arrived.any(1), path.index[arrived.argmax(1)], np.inf))
+        runs = from_rank_one(seed, 2, noise, p, 30_000, record=np.arange(0, 30_001, 100))
+        arrived = runs.ratio(att.Schatten(p / 2)) >= 0.97
+        arrivals.append(np.where(arrived.any(1), runs.path.index[arrived.argmax(1)], np.inf))
     last = np.max(arrivals)
     spread = (np.max(arrivals, 0) / np.min(arrivals, 0)).max() if np.isfinite(last) else math.inf
     return att.judge(
@@ -138,7 +132,7 @@ def columns_of_zero_stay_zero(seed: int, noise: float = 0.0) -> att.Verdict:
         (math.inf, 0.0, None),
     ):
         rule = att.steepest(att.Schatten(p), LR, momentum)
-        path = trained(seed, 2, noise, p, 3_000, optimizer=rule, batch=batch)
+        path = from_rank_one(seed, 2, noise, rule, 3_000, batch=batch).path
         assert path.K is not None
         largest.append(float(np.abs(path.K[:, -1, :, 1:]).max()))
     return att.judge(
@@ -161,9 +155,8 @@ def decay_makes_the_wait_logarithmic(seed: int, decay: float = 0.05) -> att.Verd
     run = _first_stop(seed, 16)
     records, waits = np.arange(0, 60_001, 100), []
     for noise in (1e-6, 1e-8, 1e-10):
-        path = trained(seed, 16, noise, 2.0, 60_000, slice(run, run + 1), optimizer=rule, record=records).run(
-            0
-        )
+        only = slice(run, run + 1)
+        path = from_rank_one(seed, 16, noise, rule, 60_000, only, record=records).path.run(0)
         has_left = spare(path) > 0.1**2
         waits.append(float(path.index[has_left.argmax()]) if has_left.any() else math.inf)
     first, second = np.diff(waits) if np.isfinite(waits).all() else (1.0, math.inf)
@@ -177,11 +170,9 @@ def decay_makes_the_wait_logarithmic(seed: int, decay: float = 0.05) -> att.Verd
 
 def _first_stop(seed: int, count: int) -> int:
     """The first draw that waits beside a stop with an exponent of at least one."""
-    path, v = trained(seed, count, 1e-9, 2.0, 10_000), heads_of(seed, count)
-    for run in range(count):
-        point = att.kkt_point(path.run(run), v[run])
+    for index, (_, point) in enumerate(from_rank_one(seed, count, 1e-9, 2.0, 10_000).points()):
         if point.status == "stop" and programs.leaving_exponent(point) >= 1:
-            return run
+            return index
     raise ValueError("no draw waits beside a stop with an exponent of at least one")
 
 
@@ -199,17 +190,11 @@ def lp_steps_on_diagonals_conserve_a_difference(seed: int, conjugate: bool = Tru
     for lr, steps in ((0.002, 2_000), (0.0005, 8_000)):
         worst = 0.0
         for p in (2.0, 3.0, 4.0):
-            path = att.train(
-                tokens,
-                att.Linear(v),
-                weight=att.DiagonalKeyQuery(),
-                optimizer=att.steepest(att.Entrywise(p), lr),
-                steps=steps,
-                init={"k": np.ones(16), "q": np.zeros(16)},
-            )
-            assert path.state is not None
+            start, rule = {"k": np.ones(16), "q": np.zeros(16)}, att.steepest(att.Entrywise(p), lr)
+            state = Experiment(tokens, v, rule, steps, att.DiagonalKeyQuery(), start).path.state
+            assert state is not None
             power = p / (p - 1) if conjugate else (p if p > 2 else 3.0)
-            k, q = np.abs(path.state["0"]), np.abs(path.state["1"])
+            k, q = np.abs(state["0"]), np.abs(state["1"])
             worst = max(worst, float(np.abs(k**power - q**power - 1).max()))
         drifts.append(worst)
     return att.judge(
@@ -235,15 +220,9 @@ def factors_end_at_balanced_kkt_points(seed: int, judged: float | None = None) -
     points = []
     for p in (4.0, 8.0):
         norm = att.Schatten(p)
-        path = att.train(
-            tokens,
-            att.Linear(v),
-            weight=att.KeyQuery(separate=True),
-            optimizer=att.steepest(norm, 0.003),
-            steps=20_000,
-        )
-        steps = norm if judged is None else att.Schatten(judged)
-        points += [att.kkt_point(path.run(run), v[run], steps=steps) for run in range(2)]
+        weight, rule = att.KeyQuery(separate=True), att.steepest(norm, 0.003)
+        runs = Experiment(tokens, v, rule, 20_000, weight, record=50)
+        points += [point for _, point in runs.points(norm if judged is None else att.Schatten(judged))]
     return att.judge(
         "factors end at balanced KKT points",
         att.at_most("largest imbalance", max(point.balance for point in points), 0.08),

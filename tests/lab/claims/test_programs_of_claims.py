@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import attsvm as att
-from attsvm_lab.claims.instances import solved
 from attsvm_lab.claims.joint_programs import SMALL, joint_problem
 from attsvm_lab.claims.set_selection import SIZE, problem, shortest_first
+from attsvm_lab.experiment import solved
 
 ROUNDING = 1e-8
 """Of a margin: twice the gap of a certificate, and a root to nine digits."""
