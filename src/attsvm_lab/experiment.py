@@ -57,7 +57,10 @@ class Experiment:
 
     def solution(self, norm: att.Norm = att.frobenius) -> att.Solution:
         """The certified program of the tokens that each run attends to at the end."""
-        return _solution(self, norm)
+        programs = _programs(self)
+        if norm not in programs:
+            programs[norm] = solved(self.path.tokens, self.path.selected, norm)
+        return programs[norm]
 
     def ratio(self, norm: att.Norm = att.frobenius) -> Float:
         """The margin of each record (runs, k), or (k,), over the best one of the tokens at the end."""
@@ -161,6 +164,7 @@ def _path(experiment: Experiment) -> att.Path:
     return path.changed(tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None])
 
 
-@lru_cache(maxsize=4 * REMEMBERED)
-def _solution(experiment: Experiment, norm: att.Norm) -> att.Solution:
-    return solved(experiment.path.tokens, experiment.path.selected, norm)
+@lru_cache(maxsize=REMEMBERED)
+def _programs(experiment: Experiment) -> dict[Any, att.Solution]:
+    """The programs of an experiment that have been solved, by their norm."""
+    return {}
