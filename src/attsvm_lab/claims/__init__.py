@@ -59,7 +59,6 @@ MODULES = (
     "scan_and_snap",
     "selective_attention",
     "benign_overfitting",
-    "benign_overfitting_joint",
     "even_pairs",
     "match_and_copy",
     "sparse_signals",

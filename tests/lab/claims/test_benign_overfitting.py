@@ -5,7 +5,7 @@ import pytest
 
 import attsvm as att
 from attsvm_lab.claims import claims
-from attsvm_lab.claims.benign_overfitting_joint import (
+from attsvm_lab.claims.benign_overfitting import (
     FEW,
     joint,
     right_labels_win,
@@ -14,7 +14,7 @@ from attsvm_lab.claims.benign_overfitting_joint import (
 from tests.lab.claims.agreement import check, each_claim
 
 
-@each_claim("benign_overfitting", "benign_overfitting_joint")
+@each_claim("benign_overfitting")
 def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
     check(claim)
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
-from attsvm_lab.claims.benign_overfitting_joint import LR, MANY, descended, joint
+from attsvm_lab.claims.benign_overfitting import JOINT_LR, MANY, descended, joint
 from attsvm_lab.figures.accuracy import Accuracy, counted, digits, exactly, sampled
 from attsvm_lab.figures.figure import DERIVED, RUN, Arrays, Check, scales
 from attsvm_lab.figures.papers import BENIGN as PAPER
@@ -44,7 +44,7 @@ THRESHOLD = float(np.sqrt(2 / (1 - MANY["flipped"])))
 def experiment(runs: int, steps: int, snr: tuple[float, ...]) -> Arrays:
     """Test accuracy (snr, runs, k) at steps (k,), and of the program (ratios, runs) with its selections."""
     recorded_steps = [2, 20, steps]
-    descents = [[descended(seed, s, LR, steps, recorded_steps) for seed in range(runs)] for s in snr]
+    descents = [[descended(seed, s, JOINT_LR, steps, recorded_steps) for seed in range(runs)] for s in snr]
     programs = [[joint(seed, ratio) for seed in range(runs)] for ratio in RATIOS]
     return {
         "snr": np.array(snr),
@@ -60,7 +60,7 @@ def experiment(runs: int, steps: int, snr: tuple[float, ...]) -> Arrays:
 def _weights(seed: int) -> list[float]:
     """Mean attention on the signal after two steps, of right and of wrong labels, n = 200."""
     tokens, v = att.datasets.signal_beside_noise(seed=seed, in_span=True)
-    rule = att.gd(LR)
+    rule = att.gd(JOINT_LR)
     path = att.train(tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=2, record=[2])
     along = tokens.keys[..., :2]
     right = np.where(along[..., 0].any(-1), 1, -1) == tokens.labels
