@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from contextlib import contextmanager
 from functools import cache
 
@@ -69,6 +70,15 @@ def pytest_collection_finish():
     gc.freeze()  # they stay to the end: no collection need look at them
     gc.set_threshold(100_000, 20, 20)  # as in workers.py: tracing makes many objects, and few circles
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What this machine lacks, in one line."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        counted = (f"{count} × {reason}" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"Skipped: {'; '.join(counted)}")
 
 
 @pytest.fixture(autouse=True)
