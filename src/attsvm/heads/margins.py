@@ -17,9 +17,8 @@ from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable
 
 LIMIT = (
-    "The best margin is the limit of training that moves queries and keys alone. Where values and outputs "
-    "are trained along, as in most models, attention tends to the offset program, whose label margins are "
-    "not in the weights of a head: a small share does not mean that a head was trained too little."
+    "The best margin is the limit of training that moves queries and keys alone. Most models also train "
+    "values and outputs, which changes the target: a low ratio is no sign of undertraining."
 )
 """What the share of the best margin means for a model whose values and outputs were trained."""
 

@@ -149,7 +149,9 @@ def _numbers(study: Table) -> str:
     if precision:
         name, width = precision["quantity"], precision["width"]
         narrow = sum(cell.quantities[name].width <= width for cell in study.cells)
-        counts.append(f"{narrow:,} cells know {labels.title(name).lower()} within {width:g}")
+        every = "all" if narrow == len(study.cells) else f"{narrow:,} of"
+        reached = f"{every} {len(study.cells):,} cells reached the requested precision ({width:g})"
+        counts.append(f"{reached} of {labels.title(name).lower()}")
     return "".join(f"<li>{escaped(count)}</li>" for count in counts)
 
 
