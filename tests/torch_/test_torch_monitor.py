@@ -211,10 +211,43 @@ def test_a_module_of_the_users_own_is_read_by_the_names_of_its_layers(fused):
     keep = torch.arange(7) < torch.tensor(LENGTHS)[:, None]
     names = ("qkv", "qkv") if fused else ("q", "k")
     told = QueryKey(*names, heads=4, width=3, groups=2, causal=True, mask="keep")
-    for how, right in ((told, True), (replace(told, causal=False), False), (replace(told, scale=1.0), False)):
-        with MarginMonitor(torch.nn.Sequential(module), {Own: how}) as monitor:
-            maps = module(x, keep)
-            assert agrees(monitor.record(0), maps, keep) is right
+    with MarginMonitor(torch.nn.Sequential(module), {Own: told}) as monitor:
+        maps = module(x, keep)
+        assert agrees(monitor.record(0), maps, keep)
+    for wrong in ({"causal": False}, {"scale": 1.0}, {"mask": None}):
+        with MarginMonitor(module, {Own: replace(told, **wrong)}) as monitor:
+            module(x, keep)
+            with pytest.raises(ValueError, match="mean entropy"):
+                monitor.record(0)
+
+
+class Causal(torch.nn.Module):
+    """Attention of two heads by torch's function, which hides its mask."""
+
+    def __init__(self, heads=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.heads = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), heads
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.q(x), self.k(x), x))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def test_a_description_without_the_causality_of_its_module_is_refused_at_the_first_record():
+    module, x = Causal(), random(3, 12, 8)
+    how = QueryKey("q", "k", heads=2)
+    with MarginMonitor(module, {Causal: how}) as monitor:
+        module(x)
+        with pytest.raises(ValueError, match=r"mean entropy of 1.*causal=True where query i sees"):
+            monitor.record(0)
+    with MarginMonitor(module, {Causal: replace(how, causal=True)}) as monitor:
+        module(x)
+        assert monitor.record(0)[0].entropy < 2
+    with MarginMonitor(module, {Causal: replace(how, heads=4, causal=True)}) as monitor:
+        module(x)
+        with pytest.raises(ValueError, match="with 2 heads, its QueryKey has 4"):
+            monitor.record(0)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +256,8 @@ def test_a_module_of_the_users_own_is_read_by_the_names_of_its_layers(fused):
         (QueryKey("query", "k", heads=4), "Own has no layer 'query' with a matrix. It has q, k, qkv"),
         (QueryKey("q", "k", heads=4), "4 heads and 4 of the keys, 3 wide, do not fit Own"),
         (QueryKey("qkv", "qkv", heads=4, width=12), "do not fit Own"),
+        (QueryKey("qkv", "qkv", heads=3), "3 heads and 3 of the keys, 2 wide, do not fit Own"),
+        (QueryKey("qkv", "qkv", heads=5, width=2), "do not fit Own"),
         (QueryKey("q", "k", heads=4, groups=3, width=2), "do not fit Own"),
     ],
     ids=str,

@@ -50,6 +50,7 @@ class AttentionHooks:
         if not self._modules:
             raise ValueError(f"{type(model).__name__} {NO_ATTENTION}")
         self.calls: dict[str, tuple[ModuleCall, ...]] = {}
+        self._compared: set[str] = set()  # modules whose QueryKey is known to be right
         self._model_runs = False  # False while a submodule runs by itself
         _, inner = named[0]
         self._hooks = [
@@ -87,7 +88,12 @@ class AttentionHooks:
                         "not kept. Record after a pass over whole sequences."
                     )
                 call_name = name if len(calls) == 1 else f"{name}#{number}"
-                yield call_name, read(module, _in_dtype_of(module, inputs))
+                inputs = _in_dtype_of(module, inputs)
+                reading = read(module, inputs)
+                if isinstance(read, QueryKey) and name not in self._compared:
+                    read.compare(module, inputs, reading)
+                    self._compared.add(name)
+                yield call_name, reading
 
     def close(self) -> None:
         """Remove the hooks and forget the kept inputs."""

@@ -63,7 +63,10 @@ def hf_attention_inputs(
     both = implementation is not None and library is not None
     for name in (NAME, implementation) if both else (implementation,):
         try:
-            with _outputs(layers) as outputs, TraceSoftmax(inputs, ends=name is implementation):
+            with (
+                _outputs(layers) as outputs,
+                TraceSoftmax(len(inputs["hidden_states"]), ends=name is implementation),
+            ):
                 if name is NAME:
                     library.AttentionInterface.register(NAME, _raise_inputs)
                     config._attn_implementation_internal = NAME  # the setter would also change submodels
@@ -83,6 +86,19 @@ def hf_attention_inputs(
     raise NotImplementedError(f"{type(module).__name__} {why}.") from failure
 
 
+def softmax_inputs(module: nn.Module, inputs: dict[str, Any], batch: int) -> AttentionInputs | None:
+    """What enters a softmax of products of any module, or None where its forward pass does not show it."""
+    try:
+        with TraceSoftmax(batch):
+            module.forward(**inputs)
+    except SoftmaxReached as reached:
+        attention: AttentionInputs = reached.args[0]
+        return attention
+    except Exception:  # a module of somebody's own may need what hooks do not keep, such as a cache
+        return None
+    return None
+
+
 class TraceSoftmax(TorchFunctionMode):
     """Inside, the first softmax of products (or torch's attention) raises SoftmaxReached; no dropout.
 
@@ -93,10 +109,9 @@ class TraceSoftmax(TorchFunctionMode):
     ends: False for a pass without dropout that runs to its end.
     """
 
-    def __init__(self, inputs: dict[str, Any], ends: bool = True) -> None:
+    def __init__(self, batch: int, ends: bool = True) -> None:
         super().__init__()
-        self.ends = ends
-        self.batch = len(inputs["hidden_states"])
+        self.batch, self.ends = batch, ends
         self.products: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -23,13 +23,23 @@ from attsvm._support.architectures import (
     query_key_layers,
     width_of,
 )
-from attsvm.torch.hf_attention_inputs import FORBIDDEN, POSITION_BIAS, hf_attention_inputs
+from attsvm.torch.hf_attention_inputs import (
+    FORBIDDEN,
+    POSITION_BIAS,
+    hf_attention_inputs,
+    softmax_inputs,
+)
 from attsvm.torch.logits import Logits
 from attsvm.torch.pooling import AttentionPooling
 from attsvm.torch.query_key_norms import QueryKeyNorms
+from attsvm.torch.statistics import statistics_of
 
 SAME_LENGTH = 0.03
 """Lengths whose difference, over the longest, is less count as equal: half precision rounds by 0.01."""
+
+
+SAME_ENTROPY = 0.1
+"""Nats by which a head's mean entropy may differ from the module's own: bfloat16 moves it by 0.05."""
 
 
 class AttentionReading(NamedTuple):
@@ -65,6 +75,8 @@ class QueryKey:
     scale: 1/√width by default. causal: whether query i attends to the tokens 0 … i only.
     mask: the argument of the forward pass that says which tokens count: booleans (n, T), or numbers to add or
         booleans (n, 1 or heads, T, T).
+
+    The first reading of a module is compared with its forward pass, run up to a softmax that torch shows.
     """
 
     query: str
@@ -78,7 +90,7 @@ class QueryKey:
 
     def __call__(self, module: nn.Module, inputs: Inputs) -> AttentionReading:
         """What the module's heads compute."""
-        states: Tensor = inputs[next(iter(inspect.signature(module.forward).parameters))]
+        states = self._states(module, inputs)
         query, key = self.layers(module)
         groups = self.groups or self.heads
         q = split_heads(query.of(query.layer(states)), self.heads)
@@ -92,6 +104,36 @@ class QueryKey:
         """Refuse names and sizes that the module does not have."""
         self.layers(module)
 
+    def compare(self, module: nn.Module, inputs: Inputs, reading: AttentionReading) -> None:
+        """Refuse a reading that is not the module's own attention, where its forward pass shows that."""
+        own = softmax_inputs(module, inputs, len(self._states(module, inputs)))
+        if own is None:
+            return
+        causal = bool(own.options["is_causal"])
+        try:
+            logits = masked_logits(own.query, own.key, float(own.options["scaling"]), own.mask, causal)
+        except ValueError:  # keys of a cache, or blocks of tokens
+            return
+        sizes = [(x.shape[0], *x.shape[2:]) for x in (logits, reading.logits)]
+        if sizes[0] != sizes[1]:
+            return
+        name = type(module).__name__
+        if logits.shape[1] != self.heads:
+            raise ValueError(f"{name} attends with {logits.shape[1]} heads, its QueryKey has {self.heads}.")
+        counts = torch.as_tensor(reading.query_counts(), device=logits.query.device)
+        of_module, described = (
+            torch.where(counts, statistics_of(x).entropy, 0).mean((0, 2)) for x in (logits, reading.logits)
+        )
+        difference = (of_module - described).abs()
+        if bool((difference > SAME_ENTROPY).any()):
+            head = int(difference.argmax())
+            entropies = f"{float(of_module[head]):.3g}, by its QueryKey {float(described[head]):.3g}"
+            raise ValueError(
+                f"head {head} of {name} has a mean entropy of {entropies}. Describe its logits: causal=True "
+                "where query i sees the tokens 0 … i only, mask= and scale= of its forward pass. Rotary "
+                "positions are not read."
+            )
+
     def layers(self, module: nn.Module) -> QueryKeySlices:
         """The layers of queries and keys."""
         rows, columns = self._matrix(module, self.query).shape
@@ -101,7 +143,11 @@ class QueryKey:
         width = self.width or (columns if fused else rows) // self.heads
         queries, keys = self.heads * width, groups * width
         start = queries if fused else 0
-        fits = start + keys <= rows if fused else (queries, keys) == (rows, key_rows)
+        values = rows - queries - keys
+        divides = self.width is not None or not (columns if fused else rows) % self.heads
+        fits = (
+            divides and values >= 0 and not values % groups if fused else (queries, keys) == (rows, key_rows)
+        )
         if not fits or self.heads % groups or not width:
             raise ValueError(
                 f"{self.heads} heads and {groups} of the keys, {width} wide, do not fit "
@@ -110,6 +156,12 @@ class QueryKey:
             )
         query, key = (module.get_submodule(name) for name in (self.query, self.key))
         return LayerSlice(query, 0, queries), LayerSlice(key, start, start + keys)
+
+    @staticmethod
+    def _states(module: nn.Module, inputs: Inputs) -> Tensor:
+        """The first argument of the forward pass."""
+        states: Tensor = inputs[next(iter(inspect.signature(module.forward).parameters))]
+        return states
 
     def _matrix(self, module: nn.Module, name: str) -> Tensor:
         layers: dict[str, Any] = dict(module.named_modules())
