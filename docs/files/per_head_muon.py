@@ -15,8 +15,8 @@ d). With heads=H every block of width rows is a matrix by itself.
 method="newton-schulz" is Muon's five steps: singular values below 2e-3 of the gradient's length stay far from
 one. "polished" adds Newton–Schulz steps, which bring those above 1e-2 to one within 1e-3. "svd" is exact.
 
-From attsvm, MIT licence (Jordan et al. 2024, Muon). Equal to attsvm.torch.SteepestDescent(spectral, heads=…)
-to rounding; its tests compare the two.
+From attsvm, MIT licence (Jordan et al. 2024, Muon). Equal to attsvm.torch's SteepestDescent on
+the blocks of `split` to rounding; its tests compare the two.
 """
 
 import torch

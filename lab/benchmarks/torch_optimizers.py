@@ -62,9 +62,6 @@ def matrix_cases() -> dict[str, Callable[[Any], torch.optim.Optimizer]]:
             nesterov=True,
             weight_decay=0.1,
         ),
-        "SteepestDescent spectral (the same, four heads each)": lambda q: SteepestDescent(
-            matrices(q), LR, att.spectral, polar="newton-schulz", momentum=0.95, nesterov=True, heads=4
-        ),
         "SteepestDescent Schatten 4 (Newton)": lambda q: SteepestDescent(
             matrices(q), LR, att.Schatten(4), polar="newton-schulz"
         ),

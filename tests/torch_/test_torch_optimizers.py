@@ -162,19 +162,6 @@ def test_one_step_is_that_of_torchs_muon():
     assert (plain - theirs).abs().max() > 0.02
 
 
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-@pytest.mark.parametrize("axis", [0, 1])
-def test_heads_take_the_steps_they_would_take_alone(norm, axis):
-    w, g = torch.randn(2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    whole = moved(w, g, lambda q: SteepestDescent(q, 0.1, norm, heads=3, head_axis=axis))
-    parts = zip(w.chunk(3, axis), g.chunk(3, axis), strict=True)
-    alone = torch.cat([moved(a, b, lambda q: SteepestDescent(q, 0.1, norm)) for a, b in parts], axis)
-    assert torch.allclose(whole, alone, rtol=1e-12)
-    joined = moved(w, g, lambda q: SteepestDescent(q, 0.1, norm))
-    by_itself = norm is linf or (norm == LongestRow() and axis == 0)  # every entry, or every row, is
-    assert torch.allclose(whole, joined, rtol=1e-3) is by_itself
-
-
 def test_weight_decay_is_decoupled():
     w, g = torch.ones(3, 3), torch.eye(3)
     step = moved(w, g, lambda q: SteepestDescent(q, 0.1, spectral, weight_decay=0.5))
@@ -184,7 +171,7 @@ def test_weight_decay_is_decoupled():
 def test_a_checkpoint_without_the_newer_settings_is_read():
     w = torch.nn.Parameter(torch.ones(2, 2))
     saved = SteepestDescent([w], 0.1, spectral).state_dict()
-    for name in ("heads", "head_axis", "polar", "nesterov", "weight_decay"):
+    for name in ("polar", "nesterov", "weight_decay"):
         del saved["param_groups"][0][name]
     optimizer = SteepestDescent([w], 0.1, spectral)
     optimizer.load_state_dict(saved)
@@ -196,8 +183,6 @@ def test_a_checkpoint_without_the_newer_settings_is_read():
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"heads": 4}, "its rows must be a multiple"),
-        ({"heads": 0}, "Pass a count"),
         ({"polar": "qr"}, "'svd' or 'newton-schulz'"),
         ({"norm": nuclear, "polar": "newton-schulz"}, "serves spectral"),
         ({"norm": Schatten(4), "polar": "newton-schulz", "joint": True}, "need singular values"),

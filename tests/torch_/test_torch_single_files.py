@@ -2,6 +2,7 @@
 
 import ast
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 import attsvm as att  # noqa: E402
 from attsvm.torch import SteepestDescent, clip_logits  # noqa: E402
+from attsvm.torch.split import Block, HeadBlock  # noqa: E402
 from tests.torch_.test_torch_monitor import model_of, padded, random  # noqa: E402
 
 FILES = Path(__file__).parents[2] / "docs" / "files"
@@ -53,10 +55,17 @@ def trained(make, steps=4, shape=(12, 5)):
 @pytest.mark.parametrize("method", ["svd", "newton-schulz"])
 @pytest.mark.parametrize(("heads", "axis", "nesterov"), [(1, 0, True), (4, 0, True), (5, 1, False)])
 def test_per_head_muon_is_our_optimizer(method, heads, axis, nesterov):
-    options = {"momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.1, "heads": heads}
-    ours = trained(lambda w: SteepestDescent(w, 0.1, att.spectral, head_axis=axis, polar=method, **options))
+    options = {"momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.1}
+
+    def on_blocks(parameters):
+        (w,) = parameters
+        cuts = pairwise(range(0, w.shape[axis] + 1, w.shape[axis] // heads))
+        blocks = [HeadBlock(w, axis, Block("Q", h, *cut)) for h, cut in enumerate(cuts)]
+        return SteepestDescent(blocks, 0.1, att.spectral, polar=method, **options)
+
     single = loaded("per_head_muon").PerHeadMuon
-    copied = trained(lambda w: single(w, 0.1, axis=axis, method=method, **options))
+    ours = trained(on_blocks)
+    copied = trained(lambda w: single(w, 0.1, heads=heads, axis=axis, method=method, **options))
     assert (copied - ours).abs().max() <= DOUBLE
     other = trained(lambda w: single(w, 0.1, axis=axis, method=method, **options | {"weight_decay": 0.0}))
     assert (other - ours).abs().max() > 1e-3

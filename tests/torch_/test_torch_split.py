@@ -9,6 +9,7 @@ from attsvm import HeadLayout, frobenius, spectral  # noqa: E402
 from attsvm.torch import QueryKey, SteepestDescent, split  # noqa: E402
 from tests.torch_ import test_torch_families as families  # noqa: E402
 from tests.torch_.test_torch_families import SIZES, batch_of, looked, model_of  # noqa: E402
+from tests.torch_.test_torch_single_files import loaded  # noqa: E402
 
 MORE = {"Phi3": {"num_key_value_heads": 2}, "Llama": {"num_key_value_heads": 2}}
 SPLIT = ("Llama", "Phi3", "GPT2, by layer", "GPTNeoX", "Falcon", "Falcon, groups", "Falcon, alibi")
@@ -93,13 +94,16 @@ def test_torchs_muon_on_blocks_steps_as_on_copies_of_them(family):
     assert max(far) > 1e-3
 
 
-def test_steps_on_blocks_are_those_of_our_optimizer_by_head():
+def test_steps_on_blocks_are_those_of_an_optimizer_that_cuts_the_matrices():
     def exact(model):
         return SteepestDescent(split(model).blocks, 0.1, spectral, momentum=0.5)
 
-    one = trained(model_of("Phi3"), exact)
-    cut = trained(model_of("Phi3"), lambda m: SteepestDescent(split(m).groups(), 0.1, spectral, momentum=0.5))
-    assert difference(one, cut) < 1e-9
+    def cutting(model):
+        how = {"momentum": 0.5, "nesterov": False, "weight_decay": 0.0, "method": "svd"}
+        return loaded("per_head_muon").PerHeadMuon(split(model).groups("heads"), 0.1, **how)
+
+    one, cut = trained(model_of("Phi3"), exact), trained(model_of("Phi3"), cutting)
+    assert difference(one, cut) < 1e-6
     whole = [m.weight for m in split(model_of("Phi3")).matrices]
     assert len(whole) == 2 and len(split(model_of("Phi3")).blocks) == 20
     together = trained(
@@ -126,7 +130,7 @@ def test_blocks_share_memory_and_gradients_with_the_model():
 
 def test_counts_and_tags_are_those_that_dion_and_deepspeed_cut_by():
     parts = split(model_of("Llama"))
-    groups = {group["num_heads"]: group["params"] for group in parts.groups("num_heads")}
+    groups = {group["num_heads"]: group["params"] for group in parts.groups()}
     assert {heads: len(weights) for heads, weights in groups.items()} == {6: 2, 2: 4}
     for weight, block in ((groups[6][0], parts.blocks[1]), (groups[2][0], parts.blocks[7])):
         heads = 6 if weight is groups[6][0] else 2
@@ -179,7 +183,7 @@ def test_what_cannot_be_split_is_refused_with_the_reason():
         split(transformers.CodeGenModel(config))
     with torch.device("meta"):
         parts = split(transformers.LlamaModel(transformers.LlamaConfig(**SIZES)))
-    assert parts.groups("num_heads")[0]["num_heads"] == 6
+    assert parts.groups()[0]["num_heads"] == 6
     with pytest.raises(NotImplementedError, match="no memory yet"):
         parts.blocks  # noqa: B018
     model = torch.nn.MultiheadAttention(8, 2)

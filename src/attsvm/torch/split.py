@@ -140,18 +140,17 @@ class Split:
             if hasattr(m.weight, "placements") or m.weight.ndim != 2 or m.weight.device.type == "meta":
                 raise NotImplementedError(
                     f"{m.name} is a shard or has no memory yet, so its blocks are no views of it. Pass "
-                    'groups("num_heads") to an optimizer that cuts matrices itself, such as those of dion.'
+                    "groups() to an optimizer that cuts matrices itself, such as those of dion."
                 )
             blocks += [HeadBlock(m.weight, m.axis, block) for block in m.blocks]
         return blocks
 
-    def groups(self, count: str = "heads", axis: str = "head_axis") -> list[dict[str, Any]]:
+    def groups(self, count: str = "num_heads", axis: str = "axis") -> list[dict[str, Any]]:
         """Parameter groups of whole matrices with their numbers of heads, for optimizers that cut them.
 
-        count: the name of the number, "heads" of SteepestDescent and per_head_muon.py, "num_heads" of dion.
-        axis: the name of the axis, written where outputs are columns; "axis" of per_head_muon.py. A matrix
-        whose blocks differ in width is cut where all parts are equal: K and V of a head of latent attention
-        stay together.
+        count: the name of the number, "num_heads" of dion, "heads" of per_head_muon.py. axis: the name of the
+        axis, written where outputs are columns. A matrix whose blocks differ in width is cut where all parts
+        are equal: K and V of a head of latent attention stay together.
         """
         by_kind: dict[tuple[int, int], list[nn.Parameter]] = {}
         for m in self.matrices:
@@ -203,7 +202,7 @@ def split(model: nn.Module, own: Mapping[type[nn.Module], QueryKey] | None = Non
     clip_grad_norm_ stay as they are. Read are separate projections, fused ones in any order, grouped queries
     and the up-projections of latent attention, of the modules that MarginMonitor knows. Outputs and all else
     are left to `others`, and so is what is frozen. Split after the model is in its place and type. Optimizers
-    that cut matrices themselves take `parts.groups("num_heads")` instead, DeepSpeed `parts.tag()`.
+    that cut matrices themselves take `parts.groups()` instead, DeepSpeed `parts.tag()`.
     own: modules of your own, as for MarginMonitor.
     """
     names = {id(w): name for name, w in model.named_parameters()}

@@ -30,8 +30,7 @@ class SteepestDescent(GroupOptimizer):
 
     joint: take a step of length lr for all parameters of the group together, not for each tensor: they
     count as one vector for an entrywise norm, as one block-diagonal matrix for a Schatten norm.
-    heads: take a separate step for each attention head: a matrix counts as so many matrices, one above the
-    other as in nn.Linear's (heads · width, d), or with head_axis=1 side by side. By default: one matrix.
+    A step of its own for each attention head: pass the blocks of `split`.
     polar: how directions of Schatten norms are computed: "svd", exactly, or "newton-schulz", by products
     (spectral: Muon's five steps, in bfloat16 on a GPU; Schatten(4): twelve of Newton's).
     nesterov: the direction of momentum · M + (1 − momentum) ∇L instead of M, as in Muon.
@@ -47,20 +46,18 @@ class SteepestDescent(GroupOptimizer):
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
-        heads: int = 1,
-        head_axis: int = 0,
         polar: str = "svd",
         joint: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
     ) -> None:
         norm = norm_of(norm) if isinstance(norm, str) else norm
-        geometry = {"norm": norm, "joint": joint, "heads": heads, "head_axis": head_axis, "polar": polar}
+        geometry = {"norm": norm, "joint": joint, "polar": polar}
         dynamics = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         super().__init__(params, {"lr": lr, **geometry, **dynamics, "maximize": maximize, "foreach": foreach})
 
     def check(self, group: Group) -> None:
-        norm, momentum, heads = group["norm"], group["momentum"], group["heads"]
+        norm, momentum = group["norm"], group["momentum"]
         acts_on = capabilities_of(norm).acts_on
         if acts_on not in ACTS_ON:
             raise TypeError(f"norm is {norm!r}. Pass attsvm.frobenius, linf, spectral, … or Entrywise(p).")
@@ -68,10 +65,6 @@ class SteepestDescent(GroupOptimizer):
             raise ValueError(f"momentum is {momentum!r}. Pass a number in [0, 1).")
         if group["nesterov"] and not momentum:
             raise ValueError("nesterov looks ahead along the momentum, which is 0. Pass momentum=0.95, say.")
-        if not (is_integer(heads) and heads >= 1 and group["head_axis"] in (0, 1)):
-            raise ValueError(
-                f"heads is {heads!r}, head_axis {group['head_axis']!r}. Pass a count ≥ 1, and 0 or 1."
-            )
         if group["polar"] not in ("svd", "newton-schulz"):
             raise ValueError(f"polar is {group['polar']!r}. Pass 'svd' or 'newton-schulz'.")
         if group["polar"] != "svd" and (acts_on != "singular values" or norm.p not in ITERATED):
@@ -80,15 +73,6 @@ class SteepestDescent(GroupOptimizer):
             )
         if group["polar"] != "svd" and group["joint"] and norm.p != ITERATED[0]:
             raise ValueError("joint steps of Schatten(4) need singular values. Pass polar='svd'.")
-
-    def fits(self, group: Group, w: Tensor) -> None:
-        heads, axis = group["heads"], group["head_axis"]
-        if heads > 1 and (w.ndim != 2 or w.shape[axis] % heads):
-            side = ("rows", "columns")[axis]
-            raise ValueError(
-                f"heads={heads} cannot split a parameter of shape {tuple(w.shape)}: its {side} must be a "
-                "multiple. Put matrices with other heads, and vectors, into groups of their own."
-            )
 
     def move(self, group: Group, params: Tensors, grads: Tensors) -> None:
         grads = wide(grads)
@@ -106,12 +90,7 @@ class SteepestDescent(GroupOptimizer):
 
     def directions(self, group: Group, params: Tensors, grads: Tensors) -> Tensors:
         """The step of every parameter, of length one; grads include the momentum."""
-        heads, axis = group["heads"], group["head_axis"]
-        by_head = grads if heads == 1 else [chunk for g in grads for chunk in g.chunk(heads, axis)]
-        steps = steepest(group["norm"], list(by_head), group["joint"], group["polar"])
-        if heads == 1:
-            return steps
-        return [torch.cat(steps[k : k + heads], axis) for k in range(0, len(steps), heads)]
+        return steepest(group["norm"], list(grads), group["joint"], group["polar"])
 
     def _averaged(self, params: Tensors, grads: Tensors, momentum: float) -> Tensors:
         for w, g in zip(params, grads, strict=True):
@@ -149,8 +128,8 @@ class Compositional(SteepestDescent):
         **others: Any,
     ) -> None:
         param_groups = [pair if isinstance(pair, dict) else {"params": list(pair)} for pair in pairs]
-        param_groups = [{"ridge": ridge, "groups": groups, **group} for group in param_groups]
-        super().__init__(param_groups, lr, norm, heads=heads, joint=True, **others)
+        param_groups = [{"ridge": ridge, "heads": heads, "groups": groups, **group} for group in param_groups]
+        super().__init__(param_groups, lr, norm, joint=True, **others)
 
     def check(self, group: Group) -> None:
         # `joint` gives `move` both matrices of a pair; the steps themselves are one for each head.
@@ -158,6 +137,8 @@ class Compositional(SteepestDescent):
         ridge, heads, groups = group["ridge"], group["heads"], group["groups"]
         if not (is_finite(ridge) and ridge > 0):
             raise ValueError(f"ridge is {ridge!r}. Pass a positive number, such as 0.01.")
+        if not (is_integer(heads) and heads >= 1):
+            raise ValueError(f"heads is {heads!r}. Pass a count ≥ 1.")
         if groups is not None and not (is_integer(groups) and groups >= 1 and heads % groups == 0):
             raise ValueError(f"{heads} heads and {groups} groups. Pass a divisor of the heads.")
         if len(group["params"]) != 2:
