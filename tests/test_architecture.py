@@ -209,7 +209,14 @@ OF_PROGRAMS = ("attsvm.data", "attsvm.norms", "attsvm.numbers", "attsvm.program"
 """What a program of the laboratory is built of: parts of the engines."""
 OF_MECHANISMS = ("attsvm.training",)
 """What a mechanism of attention is built of: the formulas of softmax."""
-TOOLS_OF_A_ROOM = {"cli": OF_COMMANDS, "programs": OF_PROGRAMS, "attention_kinds": OF_MECHANISMS}
+OF_DATASETS = ("attsvm.data.tokens", "attsvm.datasets.random")
+"""What data of the laboratory are drawn with."""
+TOOLS_OF_A_ROOM = {
+    "attention_kinds": OF_MECHANISMS,
+    "cli": OF_COMMANDS,
+    "datasets": OF_DATASETS,
+    "programs": OF_PROGRAMS,
+}
 TYPES = {"attsvm.numbers", "attsvm.numbers.Float", "attsvm.numbers.Bool"}
 PUBLIC = {
     "att": dir(attsvm),

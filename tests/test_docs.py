@@ -12,7 +12,7 @@ from sybil.parsers.markdown import CodeBlockParser
 
 import attsvm
 from attsvm import datasets, next_token
-from attsvm_lab import claims, figures, programs
+from attsvm_lab import claims, datasets as neighbours, figures, programs
 from tests import pages
 
 ROOT = Path(__file__).parents[1]
@@ -88,7 +88,7 @@ NAMES = [
     *(f"attsvm.{name}" for name in attsvm.__all__),
     *(
         f"{module.__name__}.{name}"
-        for module in (claims, datasets, figures, next_token, programs)
+        for module in (claims, datasets, figures, neighbours, next_token, programs)
         for name in module.__all__
     ),
 ]

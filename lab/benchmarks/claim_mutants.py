@@ -25,7 +25,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.training.inputs import record_steps
-from attsvm_lab import programs
+from attsvm_lab import datasets as neighbours, programs
 from attsvm_lab.claims import by_module
 from attsvm_lab.claims.claim import Claim
 
@@ -33,9 +33,11 @@ SIZES = (0.2, 0.05, 0.01)
 PATIENCE = 30
 """Seconds after which a claim that still looks for its data has noticed."""
 RUNS = ("train", "regularisation_path", "next_token.train_choice", "next_token.train_two_stages")
+HOMES: dict[str, Any] = {"programs": programs, "neighbours": neighbours}
+"""Modules of the laboratory by the first part of a name; other names are those of the package."""
 NUMBERS = (
-    *("programs.fit_rate", "finite_part", "datasets.separable_share", "datasets.capacity"),
-    *("datasets.LocationRisk.on_manifold", "next_token.collapse_exponent", "next_token.recover"),
+    *("programs.fit_rate", "finite_part", "neighbours.separable_share", "neighbours.capacity"),
+    *("neighbours.LocationRisk.on_manifold", "next_token.collapse_exponent", "next_token.recover"),
     *("next_token.log_excess", "next_token.graph_finite_part"),
 )
 
@@ -170,7 +172,7 @@ def falsified(change: Any, names: Sequence[str], size: float) -> Iterator[list[s
 
     for name in names:
         *places, last = name.split(".")
-        home: Any = programs if places[:1] == ["programs"] else att
+        home: Any = HOMES.get(places[0], att) if places else att
         for place in places if home is att else places[1:]:
             home = getattr(home, place)
         originals.append((home, last, getattr(home, last)))

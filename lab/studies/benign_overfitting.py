@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 
-import attsvm as att
+from attsvm_lab import datasets
 
 FRESH = 512
 """Fresh inputs of a run."""
@@ -16,7 +16,7 @@ BENIGN = 0.95
 def beside_noise(n, T, d, snr, flipped, seed):
     """`signal_beside_noise` in the span of its tokens, by snr = SNR·√n, the scale of the theory."""
     signal = snr * np.sqrt(d / n)
-    return att.datasets.signal_beside_noise(n, T, d, signal, seed, flipped=flipped, in_span=True)
+    return datasets.signal_beside_noise(n, T, d, signal, seed, flipped=flipped, in_span=True)
 
 
 def outcome(path):

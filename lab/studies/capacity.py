@@ -3,7 +3,7 @@
 A prompt p selects the first token of n examples if (x_1 − x_t)ᵀp > 0 for all t > 1. Up to which n is there
 one? A draw is decided by a certified program, or by multipliers that prove that there is none.
 
-    load = n / n*,     n* = d · attsvm.datasets.capacity(T, strength)
+    load = n / n*,     n* = d · attsvm_lab.datasets.capacity(T, strength)
 
 The law has no free constant: half of the draws must be separable at load 1, whatever T, d and strength, and
 the window in which the share falls must close like d^(−1/2).
@@ -19,6 +19,7 @@ from resampling import rounded
 from scipy.special import ndtr
 
 import attsvm as att
+from attsvm_lab import datasets
 
 PROVED = 1e-7
 """Bound on N*(Σ λ_j A_j) / Σ λ_j: no prompt shorter than its inverse has margin one, a thousand times the
@@ -31,11 +32,11 @@ STEPS, TINY = 15, 1e-12
 
 def loaded(load: float, T: int, d: int, strength: float, seed: Iterable[int]) -> tuple[att.Tokens, Any]:
     """`planted` with n = load · n* examples, rounded."""
-    return att.datasets.planted(examples(load, T, d, strength), T, d, strength, seed)
+    return datasets.planted(examples(load, T, d, strength), T, d, strength, seed)
 
 
 def examples(load: float, T: int, d: int, strength: float) -> int:
-    return max(1, round(load * d * att.datasets.capacity(T, strength)))
+    return max(1, round(load * d * datasets.capacity(T, strength)))
 
 
 def selectable(path: att.Path) -> str:
@@ -78,7 +79,7 @@ def fitted(cells: list[dict[str, Any]], resamples: int = RESAMPLES) -> dict[str,
     rng = np.random.default_rng(0)
     rows, logs = [], []
     for (T, strength, d), group in groups.items():
-        most = d * att.datasets.capacity(T, strength)
+        most = d * datasets.capacity(T, strength)
         load = np.array([cell["n"] / most for cell in group])
         draws, hits = (np.array([cell[name] for cell in group]) for name in ("draws", "separable"))
         best = window(load, hits, draws)

@@ -16,7 +16,7 @@ from resampling import bootstrap, rounded
 from scipy.optimize import least_squares
 from scipy.special import expit
 
-import attsvm as att
+from attsvm_lab import datasets
 
 HELD_OUT = 16
 """Cells with so many inputs or tokens are predicted, not fitted."""
@@ -35,7 +35,7 @@ class Variable:
 
 
 def _log_threshold(n: Any, T: Any) -> Any:
-    return np.log(n * np.array([1 / att.datasets.capacity(int(t)) for t in np.atleast_1d(T)]))
+    return np.log(n * np.array([1 / datasets.capacity(int(t)) for t in np.atleast_1d(T)]))
 
 
 VARIABLES = (
@@ -137,7 +137,7 @@ def counted(n: int, T: int, d: int, prompt: bool) -> float:
     agree and W where the queries separate them, Cover's count both. The likelier of the two.
     """
     weights, labels = (d, 1) if prompt else (d * d, d)
-    share = att.datasets.separable_share
+    share = datasets.separable_share
     return max(share(n, T, weights), share(n, 2, labels))
 
 

@@ -15,5 +15,5 @@ from attsvm._support.lazy import exports
 __getattr__, __dir__, __all__ = exports(__name__)
 
 if TYPE_CHECKING:
-    from attsvm_lab import claims as claims, figures as figures, programs as programs
+    from attsvm_lab import claims as claims, datasets as datasets, figures as figures, programs as programs
     from attsvm_lab.sweeps.sweep import sweep as sweep

@@ -26,7 +26,7 @@ from scipy.stats import binom
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
-from attsvm_lab import programs
+from attsvm_lab import datasets, programs
 from attsvm_lab.claims.claim import claim
 
 ON_NOISE = "Sakamoto and Sato 2025, Benign Overfitting in Token Selection of Attention Mechanism"
@@ -88,7 +88,7 @@ def _run(
     case: tuple[int, float, int], steps: int, weak: float, lr: float, record: int | Sequence[int]
 ) -> tuple[Float, ...]:
     """One run: its matrices are so large that a batch would be no faster, and compiled for its length."""
-    tokens, v = att.datasets.signal_and_noise(N, T, *case, weak=weak, flipped=WRONG, in_span=True)
+    tokens, v = datasets.signal_and_noise(N, T, *case, weak=weak, flipped=WRONG, in_span=True)
     K, outside = _kaiming(tokens.d, case[0], case[2])
     path = att.train(
         tokens,
@@ -117,9 +117,7 @@ def _kaiming(width: int, d: int, seed: int) -> tuple[Float, float]:
 
 def _fresh(case: tuple[int, float, int], weak: float, prompts: Float, outside: Float) -> Float:
     """Y f of fresh inputs at every record (k, m); outside (k,): length of the prompt outside of the span."""
-    tokens, v = att.datasets.signal_and_noise(
-        N, T, *case, weak=weak, flipped=WRONG, in_span=True, fresh=FRESH
-    )
+    tokens, v = datasets.signal_and_noise(N, T, *case, weak=weak, flipped=WRONG, in_span=True, fresh=FRESH)
     beyond = np.random.default_rng([case[0], case[2], 1]).standard_normal(tokens.keys.shape[:-1])
     return outputs(tokens, prompts, v, outside[:, None, None] * beyond)
 
@@ -225,7 +223,7 @@ def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 
     Surprise: in the published setting, weak ‖μ‖ = 2, a noise token often serves a wrong label better than x₃:
     the statement holds on two of the seeds 0 to 19 there.
     """
-    attention, wrong = _fit(BENIGN, seed, weak=weak).attention[0, -1], att.datasets.flipped_examples(N, WRONG)
+    attention, wrong = _fit(BENIGN, seed, weak=weak).attention[0, -1], datasets.flipped_examples(N, WRONG)
     return att.judge(
         "right labels select x₁, wrong ones x₃",
         att.at_least("attention on x₁, right labels", attention[~wrong, 0].mean(), 0.99),
@@ -285,8 +283,8 @@ def share_of_draws_with_a_wrong_majority(n: int, flipped: float) -> float:
 def descended(seed: int, snr: float, lr: float, steps: int, record: Sequence[int] = (2,)) -> dict[str, Float]:
     """Training and test accuracy (k,) at steps 0, 2 … `steps`, head and prompt from zero; snr: SNR √n."""
     signal = snr * np.sqrt(MANY["d"] / MANY["n"])
-    tokens, v = att.datasets.signal_beside_noise(**MANY, signal=signal, seed=seed)
-    fresh, _ = att.datasets.signal_beside_noise(**MANY, signal=signal, seed=seed, fresh=FRESH)
+    tokens, v = datasets.signal_beside_noise(**MANY, signal=signal, seed=seed)
+    fresh, _ = datasets.signal_beside_noise(**MANY, signal=signal, seed=seed, fresh=FRESH)
     rule = att.gd(lr)
     path = att.train(tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=steps, record=record)
     assert path.v is not None
@@ -357,14 +355,14 @@ class Joint:
 @lru_cache(maxsize=8)
 def joint(seed: int, ratio: float) -> Joint:
     """At ratio times the threshold: of the class with fewer right labels if above it, with more if below."""
-    classes, right, _ = labels_and_signals(att.datasets.signal_beside_noise(**FEW, seed=seed)[0])
+    classes, right, _ = labels_and_signals(datasets.signal_beside_noise(**FEW, seed=seed)[0])
     counts = [(right & (classes == sign)).sum() for sign in (1, -1)]
     signal = ratio * np.sqrt(FEW["d"] / (min(counts) if ratio > 1 else max(counts)))
-    tokens, _ = att.datasets.signal_beside_noise(**FEW, signal=signal, seed=seed)
+    tokens, _ = datasets.signal_beside_noise(**FEW, signal=signal, seed=seed)
     _, right, signals = labels_and_signals(tokens)
     best = programs.joint_margin(tokens)
     on_signal = signals[np.arange(tokens.n), best.selected]
-    fresh, _ = att.datasets.signal_beside_noise(**FEW, signal=signal, seed=seed, fresh=FRESH)
+    fresh, _ = datasets.signal_beside_noise(**FEW, signal=signal, seed=seed, fresh=FRESH)
     assert best.prompt is not None
     first = (fresh.keys @ best.prompt.W[:, 0]).argmax(-1)
     f = fresh.labels * (fresh.keys[np.arange(FRESH), first] @ best.head.W[:, 0])

@@ -15,7 +15,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
-from attsvm_lab import programs
+from attsvm_lab import datasets, programs
 from attsvm_lab.claims.claim import claim
 
 PAPER = "Huang, Liang, Yang 2025, How Transformers Learn Regular Language Recognition, arXiv 2505.00926"
@@ -106,7 +106,7 @@ def the_first_place_grows_linearly_and_the_others_fall_quadratically(
     """
     rng = np.random.default_rng([8, seed])
     lr = 1e-4 * 10 ** rng.random()
-    tokens, _ = att.datasets.even_pairs(LONGEST)
+    tokens, _ = datasets.even_pairs(LONGEST)
     if drawn:
         drawn_strings = rng.integers(tokens.n, size=tokens.n)
         tokens = att.Tokens(
@@ -203,7 +203,7 @@ def the_attention_goes_on_sharpening_like_log_log_t(seed: int, frozen: bool = Fa
     Surprise: neither the paper's O(1) nor the log t that a run of two decades suggests. Behind a head that
     does not grow, it is log t.
     """
-    tokens, _ = att.datasets.even_pairs(LONGEST)
+    tokens, _ = datasets.even_pairs(LONGEST)
     start = _near_zero(seed)
     if frozen:
         first_phase = trained(tokens, 200, [200], sharp=1.0, start=start)
@@ -234,7 +234,7 @@ def comparing_again_and_again_answers_parity(seed: int, chain: bool = True) -> a
     Setting as above. Wanted: all strings of two to four symbols right.
     """
     path = _trained(seed, "even_pairs" if chain else "parity")
-    tokens, _ = att.datasets.parity(LONGEST)
+    tokens, _ = datasets.parity(LONGEST)
     answer = answers(path)
     several = tokens.lengths > 1
     right = (answer if not chain else in_steps(tokens, answer)) * tokens.labels > 0
@@ -252,7 +252,7 @@ def comparing_again_and_again_answers_parity(seed: int, chain: bool = True) -> a
 
 @lru_cache(maxsize=4)
 def _trained(seed: int, language: str, slower: float = 0.0) -> att.Path:
-    tokens, _ = getattr(att.datasets, language)(LONGEST)
+    tokens, _ = getattr(datasets, language)(LONGEST)
     return trained(tokens, STEPS, start=_near_zero(seed), slower=slower)
 
 

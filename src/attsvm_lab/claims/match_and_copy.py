@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import growing, log_time
 from attsvm_lab.experiment import solved
@@ -39,7 +40,7 @@ def copying_under_squared_loss_ends_at_the_max_margin_match(
     cosine of .8 to .95, plain descent of ours .95 to .99 after 10,000 steps: the angle closes like 1/log t
     there (told beside: at t = 9e12).
     """
-    tokens, place = att.datasets.match_and_copy(seed=seed, target_noise=target_noise)
+    tokens, place = datasets.match_and_copy(seed=seed, target_noise=target_noise)
     path = att.train(tokens, att.SquaredError(), steps=FAR, record=[FAR], **_rule(LENGTH))
     best = solved(tokens, place)
     plain = _plain(seed, True)
@@ -101,9 +102,9 @@ def what_learnt_to_copy_copies_fresh_sequences(seed: int, query_noise: float = 0
     stream.
     """
     draw: dict[str, Any] = {"n": EXAMPLES, "seed": seed, "query_noise": query_noise}
-    tokens, _ = att.datasets.match_and_copy(**draw)
+    tokens, _ = datasets.match_and_copy(**draw)
     path = att.train(tokens, att.SquaredError(), steps=500, record=[500], **_rule(LENGTH))
-    fresh, place = att.datasets.match_and_copy(**draw, fresh=1_000)
+    fresh, place = datasets.match_and_copy(**draw, fresh=1_000)
     logits = np.einsum("ntd,de,ne->nt", fresh.keys, path.final, fresh.queries)
     return att.judge(
         "copying generalises",
@@ -115,7 +116,7 @@ def what_learnt_to_copy_copies_fresh_sequences(seed: int, query_noise: float = 0
 def _plain(seed: int, squared: bool) -> att.Path:
     """Gradient descent without normalisation; else on the mass on the match, whose loss is linear in the
     residual."""
-    tokens, place = att.datasets.match_and_copy(seed=seed)
+    tokens, place = datasets.match_and_copy(seed=seed)
     head: Any = att.SquaredError()
     if not squared:
         mass = (np.arange(tokens.T) == place[:, None])[..., None]

@@ -11,13 +11,14 @@ from scipy.special import erf
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
 
 REFERENCE = "Marion, Berthier, Biau, Boyer 2025, arXiv 2410.01537"
-RISK = att.datasets.LocationRisk()
+RISK = datasets.LocationRisk()
 """d = 400, L = 10, γ² = 0.5, λ = 0.1: the paper's."""
 RATE, STEPS = 4e-3, 20_000
-SMALL = att.datasets.LocationRisk(d=40, T=10, sharpness=0.4, noise=0.2)
+SMALL = datasets.LocationRisk(d=40, T=10, sharpness=0.4, noise=0.2)
 
 
 @claim(
@@ -34,7 +35,7 @@ def the_risk_of_erf_attention_has_a_closed_form(seed: int, tilt: float = 0.0) ->
     ζ(t, a) = E erf²(t + aG) = 1 − 8 OwenT(√2 t/√(1+2a²), 1/√(1+4a²)) [ours]. d = 40, λ = 0.4, noise 0.2, κ =
     0.6, ν = 0.8; 20,000 inputs. Wanted: within 4 standard errors of the mean.
     """
-    tokens, truth = att.datasets.one_location(20_000, SMALL.T, SMALL.d, seed, noise=SMALL.noise)
+    tokens, truth = datasets.one_location(20_000, SMALL.T, SMALL.d, seed, noise=SMALL.noise)
     kappa, nu = 0.6, 0.8
     orthogonal = np.linalg.svd(np.stack([truth.k, truth.v]))[2][2:4]  # orthogonal to both
     k = kappa * truth.k + np.sqrt(1 - kappa**2) * orthogonal[0]
@@ -102,7 +103,7 @@ def _off(seed: int, n: int, L: int, fixed: bool) -> float:
     best = noise**2 + var - var**2 / (L - 1 + var)
     sets = []
     for fresh in (0, n):
-        tokens, truth = att.datasets.one_location(n, L, d, seed, noise=noise, fresh=fresh)
+        tokens, truth = datasets.one_location(n, L, d, seed, noise=noise, fresh=fresh)
         keys = np.array(tokens.keys)
         if fixed:
             every = np.arange(n)
@@ -112,7 +113,7 @@ def _off(seed: int, n: int, L: int, fixed: bool) -> float:
     return float(((sets[1][1] - sets[1][0] @ fit) ** 2).mean() / best - 1)
 
 
-def on_manifold(risk: att.datasets.LocationRisk, begin: Float, rate: float, steps: int) -> Float:
+def on_manifold(risk: datasets.LocationRisk, begin: Float, rate: float, steps: int) -> Float:
     """κ and ν (steps/100 + 1, 2) of projected gradient descent: k − η (I − kkᵀ)∇_k, and back to the sphere.
 
     The gradient has the parts k* and v* only, so that k·k* and v·v* follow by themselves: κ' = (κ − ηg(1 −

@@ -10,6 +10,7 @@ from scipy.stats import spearmanr
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.transformers_setup import draws
 from attsvm_lab.experiment import solved
@@ -46,7 +47,7 @@ def the_share_of_separable_selections_is_counted(seed: int, shared: bool = True)
         shape = (n, T) if shared else (n * (T - 1), 2)
         keys = np.random.default_rng([seed, k]).standard_normal((KEYS, *shape, d))
         selected = np.broadcast_to(np.arange(shape[1]) == 0, (KEYS, *shape))
-        expected = att.datasets.separable_share(n, T, d)
+        expected = datasets.separable_share(n, T, d)
         error = np.sqrt(expected * (1 - expected) / KEYS)
         off.append((np.mean(att.separable(att.Tokens(keys), selected)) - expected) / error)
     return att.judge(

@@ -14,6 +14,7 @@ from scipy.special import softmax
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
+from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.experiment import solved
 
@@ -42,7 +43,7 @@ def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> att.Verd
     keeps its own cosine lower, drops out. Contents span their space, so that the program has a closed form,
     ‖W*‖² = 4/3.
     """
-    tokens, selected = att.datasets.trigger_means(*SIZE, seed=seed)
+    tokens, selected = datasets.trigger_means(*SIZE, seed=seed)
     return att.judge(
         "a sink is a max-margin selection",
         *_selects(_trained(seed, silent), solved(tokens, selected), selected),
@@ -74,7 +75,7 @@ def a_sink_that_broadcasts_is_the_same_selection(seed: int, share: float = 1.0) 
 def broadcasting(seed: int, share: float) -> tuple[att.Tokens, Bool]:
     """`trigger_means` with a content of BOS, which makes up a share of the answer of all rows but the
     trigger's; the rest is the mean of the other tokens. Values are contents minus answers."""
-    tokens, selected = att.datasets.trigger_means(*SIZE, seed=seed)
+    tokens, selected = datasets.trigger_means(*SIZE, seed=seed)
     content: Float = np.random.default_rng([11, seed]).standard_normal(tokens.values.shape[-1:])
     content = LOUD * content / np.linalg.norm(content)
     values, others = tokens.values.copy(), tokens.mask.copy()
@@ -110,7 +111,7 @@ def relu_attention_solves_the_task_without_a_sink(seed: int, kind: str = "relu")
     sequences. Wanted: root mean squared error ≤ 1e-4 of that of the answer zero, mean weight of BOS in rows
     but the trigger's ≤ 0.1.
     """
-    fresh, selected = att.datasets.trigger_means(*SIZE, seed=seed, fresh=FRESH)
+    fresh, selected = datasets.trigger_means(*SIZE, seed=seed, fresh=FRESH)
     if kind == "relu":
         W = _relu_trained(seed)
         weights, loss = relu_weights(W, fresh), relu_loss(W, fresh)[0]
@@ -139,7 +140,7 @@ def at_trigger(selected: Bool) -> Bool:
 
 @lru_cache(maxsize=2)
 def _trained(seed: int, silent: bool) -> att.Path:
-    tokens, _ = att.datasets.trigger_means(*SIZE, seed=seed)
+    tokens, _ = datasets.trigger_means(*SIZE, seed=seed)
     if not silent:
         values = tokens.values.copy()
         content = 2 * np.random.default_rng([9, seed]).random((SIZE[0], 1, SIZE[2] - 3)) - 1
@@ -183,7 +184,7 @@ def relu_loss(W: Float, tokens: att.Tokens) -> tuple[float, Float]:
 
 @lru_cache(maxsize=2)
 def _relu_trained(seed: int) -> Float:
-    tokens, _ = att.datasets.trigger_means(*SIZE, seed=seed)
+    tokens, _ = datasets.trigger_means(*SIZE, seed=seed)
     W = START * np.random.default_rng([10, seed]).standard_normal((SIZE[2], SIZE[2]))
     first, second = np.zeros_like(W), np.zeros_like(W)
     for k in range(1, RELU_STEPS + 1):

@@ -13,6 +13,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
 
 REFERENCE = "Barnfield, Cui, Lu 2026, arXiv 2509.25153"
@@ -44,7 +45,7 @@ def two_gradient_steps_find_the_signal(seed: int, permuted: bool = False) -> att
     for ratio in RATIOS:
         cosines = []
         for draw in range(4 * seed, 4 * seed + 4):
-            tokens, xi = att.datasets.sparse_signals(ratio * WIDTH, TOKENS, WIDTH, STRENGTH, draw)
+            tokens, xi = datasets.sparse_signals(ratio * WIDTH, TOKENS, WIDTH, STRENGTH, draw)
             if permuted:
                 labels = np.random.default_rng(draw).permutation(tokens.labels)
                 tokens = att.Tokens(tokens.keys, labels=labels)
@@ -97,9 +98,7 @@ def _read(seed: int, L: int, strength: float) -> list[tuple[Float, Float]]:
 
     In one dimension, ξ = ±1: what lies across ξ neither prompt nor head sees.
     """
-    sets = [
-        att.datasets.sparse_signals(EXAMPLES, L, 1, strength, seed, fresh=fresh) for fresh in (0, EXAMPLES)
-    ]
+    sets = [datasets.sparse_signals(EXAMPLES, L, 1, strength, seed, fresh=fresh) for fresh in (0, EXAMPLES)]
     return [(tokens.keys[..., 0] * xi[0], tokens.labels) for tokens, xi in sets]
 
 
@@ -122,9 +121,9 @@ def a_prompt_selects_planted_tokens_up_to_its_capacity(
     """
     outcomes = []
     for T, strength in CAPACITY:
-        most = 48 * att.datasets.capacity(tokens_of(T), strength)
+        most = 48 * datasets.capacity(tokens_of(T), strength)
         for n in (round(load * most) for load in LOADS):
-            tokens, _ = att.datasets.planted(n, T, 48, strength, _draws(seed))
+            tokens, _ = datasets.planted(n, T, 48, strength, _draws(seed))
             outcomes.append(att.separable(tokens, np.zeros(n, int)))
     return _judged("selection up to the capacity", _shares(outcomes))
 
@@ -146,9 +145,9 @@ def a_matrix_has_the_capacity_of_a_prompt_with_as_many_entries(
     """
     outcomes, d = [], 8
     for T in (2, 4, 16):
-        most = d * d * att.datasets.capacity(T)
+        most = d * d * datasets.capacity(T)
         for n in (round(load * most) for load in LOADS):
-            keys = att.datasets.planted(n, T, d, seed=_draws(seed))[0].keys
+            keys = datasets.planted(n, T, d, seed=_draws(seed))[0].keys
             queries = np.random.default_rng([1, seed]).standard_normal((DRAWS, n if own_queries else 1, d))
             tokens = att.Tokens(keys, np.broadcast_to(queries, (DRAWS, n, d)))
             outcomes.append(att.separable(tokens, np.zeros(n, int)))

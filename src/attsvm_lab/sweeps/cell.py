@@ -17,6 +17,7 @@ from attsvm._support.options import BadOption, look_up
 from attsvm._support.validation import as_integer
 from attsvm.cli.settings import Settings
 from attsvm.norms.names import norm_of
+from attsvm_lab import datasets as neighbours
 from attsvm_lab.fingerprint import code_fingerprint
 from attsvm_lab.sweeps.intervals import KINDS
 from attsvm_lab.sweeps.measure import MEASURES, is_user_function
@@ -25,6 +26,9 @@ from attsvm_lab.sweeps.trainer import OwnTraining, own_training
 
 COLUMNS = (*Settings.__dataclass_fields__, "init", "cell", "seed", "stopped", "runs", *MEASURES, *KINDS)
 """Columns of the table. No size of the data may have such a name: both would be in one column."""
+
+MODELS = {name: getattr(home, name) for home in (datasets, neighbours) for name in home.__all__}
+"""Data models by the words of a study."""
 
 Data = tuple[tuple[str, Any], ...]
 """The model and its sizes, by name."""
@@ -168,7 +172,7 @@ def model_source(data: Data, folder: str) -> str:
 def _check_sizes(data: Mapping[str, Any], folder: str) -> None:
     model = str(data["model"])
     if not is_plugin(model):
-        drawn = [name for name in datasets.__all__ if "seed" in signature(getattr(datasets, name)).parameters]
+        drawn = [name for name, draw in MODELS.items() if "seed" in signature(draw).parameters]
         look_up("data model", model, dict.fromkeys(drawn))
     parameters = signature(_model(model, folder)).parameters
     names = [name for name in parameters if name != "seed"]
@@ -190,7 +194,7 @@ def _check_sizes(data: Mapping[str, Any], folder: str) -> None:
 
 
 def _model(model: str, folder: str) -> Any:
-    return plugin(model, folder) if is_plugin(model) else getattr(datasets, model)
+    return plugin(model, folder) if is_plugin(model) else MODELS[model]
 
 
 def draw(data: Data, folder: str, seeds: range, heads: int = 0) -> tuple[Tokens, Any]:

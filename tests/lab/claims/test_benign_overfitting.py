@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import attsvm as att
+from attsvm_lab import datasets
 from attsvm_lab.claims import claims
 from attsvm_lab.claims.benign_overfitting import (
     FEW,
@@ -47,7 +47,7 @@ def test_the_claim_above_the_threshold_is_not_applicable_to_a_wrong_majority():
 
 def test_the_derived_share_of_wrong_majorities_is_that_of_draws():
     runs, sizes = 4000, FEW | {"d": 50, "flipped": 0.2}
-    won = [right_labels_win(att.datasets.signal_beside_noise(**sizes, seed=seed)[0]) for seed in range(runs)]
+    won = [right_labels_win(datasets.signal_beside_noise(**sizes, seed=seed)[0]) for seed in range(runs)]
     derived = share_of_draws_with_a_wrong_majority(20, 0.2)
     four_errors = 4 * np.sqrt(derived * (1 - derived) / runs)
     assert abs(1 - np.mean(won) - derived) < four_errors

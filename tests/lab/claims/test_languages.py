@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.optimize import check_grad
 
-from attsvm import datasets
+from attsvm_lab import datasets
 from attsvm_lab.claims.scan_and_snap import gradients, token_shares
 from attsvm_lab.claims.selective_attention import WIDTH, loss_and_gradient, silent_task
 from attsvm_lab.claims.sinks import relu_loss

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm import datasets
+from attsvm_lab import datasets
 from attsvm_lab.figures.benign_overfitting import level, phases, regimes
 from attsvm_lab.figures.recorded import recorded
 

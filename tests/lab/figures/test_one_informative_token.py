@@ -2,14 +2,14 @@
 
 import numpy as np
 
-import attsvm as att
+from attsvm_lab import datasets
 from attsvm_lab.claims.sparse_signals import prompt
 from attsvm_lab.figures.one_location import where_descent_ends
 from attsvm_lab.figures.sparse_signals import two_steps
 
 
 def test_the_second_step_of_joint_descent_is_the_papers_formula():
-    tokens, _ = att.datasets.sparse_signals(60, 4, 8, seed=0)
+    tokens, _ = datasets.sparse_signals(60, 4, 8, seed=0)
     np.testing.assert_allclose(two_steps.two_steps(tokens), prompt(tokens), atol=1e-10)
 
 

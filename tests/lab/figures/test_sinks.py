@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attsvm import datasets, max_margin
+from attsvm import max_margin
+from attsvm_lab import datasets
 from attsvm_lab.figures.sinks.trigger import closed_form
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import attsvm as att
-from attsvm_lab import programs
+from attsvm_lab import datasets, programs
 
 SAME = 1e-8
 """Two certified programs of one selection."""
@@ -50,7 +50,7 @@ def test_another_selection_or_a_smaller_bound_is_not_certified():
 
 
 def test_a_search_that_is_cut_short_says_so_and_its_bound_still_holds():
-    tokens, _ = att.datasets.signal_beside_noise(8, 4, 500, 5.0, in_span=True)
+    tokens, _ = datasets.signal_beside_noise(8, 4, 500, 5.0, in_span=True)
     short = programs.joint_margin(tokens, most=100)
     assert not short.certified
     assert short.margin < short.bound

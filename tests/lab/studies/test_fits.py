@@ -8,7 +8,8 @@ import pytest
 from scipy.special import expit
 
 import attsvm as att
-from attsvm.datasets.sparse_signals import cone_distance, face_shares, separable_share
+from attsvm_lab import datasets
+from attsvm_lab.datasets.sparse_signals import cone_distance, face_shares, separable_share
 from attsvm_lab.sweeps.plugins import plugin
 from attsvm_lab.sweeps.study import read_study
 
@@ -87,20 +88,20 @@ def test_the_volumes_of_a_cone_are_chances_and_agree_with_draws():
         drawn = np.bincount((rest > means[:, :-1]).sum(1), minlength=T) / len(g)
         assert volumes.sum() == pytest.approx(1, abs=1e-10) and volumes[0] == pytest.approx(1 / T)
         np.testing.assert_allclose(drawn, volumes, atol=5 * 0.5 / np.sqrt(len(g)))
-        assert 1 / att.datasets.capacity(T) == pytest.approx(drawn @ np.arange(T), rel=0.03)
+        assert 1 / datasets.capacity(T) == pytest.approx(drawn @ np.arange(T), rel=0.03)
 
 
 @pytest.mark.parametrize("T", [2, 5, 16])
 def test_the_capacity_without_a_signal_is_the_mean_distance_to_the_cone(T):
     distance = cone_distance(T, 0.0)  # over fixed points, to about a thousandth
-    assert distance == pytest.approx(1 / att.datasets.capacity(T), rel=1e-2)
-    assert distance != pytest.approx(1 / att.datasets.capacity(T + 1), rel=1e-2)
+    assert distance == pytest.approx(1 / datasets.capacity(T), rel=1e-2)
+    assert distance != pytest.approx(1 / datasets.capacity(T + 1), rel=1e-2)
 
 
 def test_the_capacity_does_not_know_the_sign_of_the_signal():
-    assert att.datasets.capacity(4, -1.5) == att.datasets.capacity(4, 1.5) > 1.2 * att.datasets.capacity(4)
+    assert datasets.capacity(4, -1.5) == datasets.capacity(4, 1.5) > 1.2 * datasets.capacity(4)
     with pytest.raises(ValueError, match="strength is nan"):
-        att.datasets.capacity(4, float("nan"))
+        datasets.capacity(4, float("nan"))
 
 
 def test_volumes_of_a_cone_of_many_tokens_neither_overflow_nor_lose_their_sum():
@@ -110,7 +111,7 @@ def test_volumes_of_a_cone_of_many_tokens_neither_overflow_nor_lose_their_sum():
 
 def test_half_of_the_selections_are_separable_at_the_capacity():
     n, T = 40, 6
-    d = n / att.datasets.capacity(T)
+    d = n / datasets.capacity(T)
     below, above = (separable_share(n, T, round(part * d)) for part in (0.8, 1.2))
     assert below < 0.05 < 0.95 < above
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import attsvm as att
+from attsvm_lab import datasets
 from attsvm_lab.sweeps import batch
 from attsvm_lab.sweeps.batch import batches, compute
 from attsvm_lab.sweeps.cell import study_code
@@ -32,7 +33,7 @@ def given(monkeypatch):
 
 
 def trained(seed, snr, steps=100):
-    tokens, v = att.datasets.signal_beside_noise(6, 3, 300, snr * 50**0.5, seed, **SIZES)
+    tokens, v = datasets.signal_beside_noise(6, 3, 300, snr * 50**0.5, seed, **SIZES)
     rule = att.gd(0.02)
     return att.train(tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=steps)
 
@@ -61,7 +62,7 @@ def test_a_head_trained_in_a_study_is_that_of_train_whatever_the_padding(given, 
 def test_margins_by_their_law_are_those_of_fresh_tokens():
     law = plugin("benign_overfitting:fresh_margins", str(FOLDER))
     path = trained(0, 1.0)
-    fresh, _ = att.datasets.signal_beside_noise(6, 3, 300, 50**0.5, 0, **SIZES, fresh=20_000)
+    fresh, _ = datasets.signal_beside_noise(6, 3, 300, 50**0.5, 0, **SIZES, fresh=20_000)
     logits = fresh.keys @ path.final[:, 0]
     s = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     drawn = fresh.labels * (s * (fresh.keys @ path.v[-1])).sum(-1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-import attsvm as att
+from attsvm_lab import datasets
 
 FOLDER = Path(__file__).parents[3] / "lab" / "studies"
 LOAD = np.array([0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5])
@@ -31,7 +31,7 @@ def test_a_load_is_a_part_of_the_capacity(capacity):
 def test_a_draw_is_decided_by_a_certificate(capacity):
     told = {}
     for n in (5, 40):
-        tokens, _ = att.datasets.planted(n, 3, 8, seed=0)
+        tokens, _ = datasets.planted(n, 3, 8, seed=0)
         told[n] = capacity.selectable(SimpleNamespace(tokens=tokens))
     assert told == {5: "separable", 40: "not separable"}
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import softmax
 
 import attsvm as att
+from attsvm_lab import datasets
 from attsvm_lab.figures.accuracy import counted, digits
 from attsvm_lab.figures.figure import PRINTED, Arrays, Check, scales
 from attsvm_lab.figures.papers import BENIGN as PAPER
@@ -38,9 +39,9 @@ def experiment(runs: int) -> Arrays:
 
 def _accuracies(seed: int) -> list[list[float]]:
     sizes: dict[str, Any] = {"weak": WEAK, "flipped": WRONG, "in_span": True}
-    tokens, v = att.datasets.signal_and_noise(N, T, D, SIGNAL, seed, **sizes)
-    fresh, _ = att.datasets.signal_and_noise(N, T, D, SIGNAL, seed, **sizes, fresh=1000)
-    wrong, classes = att.datasets.flipped_examples(N, WRONG), np.arange(N) % 2
+    tokens, v = datasets.signal_and_noise(N, T, D, SIGNAL, seed, **sizes)
+    fresh, _ = datasets.signal_and_noise(N, T, D, SIGNAL, seed, **sizes, fresh=1000)
+    wrong, classes = datasets.flipped_examples(N, WRONG), np.arange(N) % 2
     correct_keys = tokens.keys[np.arange(N), np.where(wrong, 2, 0)].copy()
     # Subtract their signals: x₁ has that of the class, x₃ a weak one of the other class.
     correct_keys[np.arange(N), np.where(wrong, 1 - classes, classes)] -= SIGNAL * np.where(wrong, WEAK, 1)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
+from attsvm_lab import datasets
 from attsvm_lab.claims.benign_overfitting import JOINT_LR, MANY, descended, joint
 from attsvm_lab.figures.accuracy import Accuracy, counted, digits, exactly, sampled
 from attsvm_lab.figures.figure import DERIVED, RUN, Arrays, Check, scales
@@ -59,7 +60,7 @@ def experiment(runs: int, steps: int, snr: tuple[float, ...]) -> Arrays:
 
 def _weights(seed: int) -> list[float]:
     """Mean attention on the signal after two steps, of right and of wrong labels, n = 200."""
-    tokens, v = att.datasets.signal_beside_noise(seed=seed, in_span=True)
+    tokens, v = datasets.signal_beside_noise(seed=seed, in_span=True)
     rule = att.gd(JOINT_LR)
     path = att.train(tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=2, record=[2])
     along = tokens.keys[..., :2]

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.plotting.layout import describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, colours
+from attsvm_lab import datasets
 from attsvm_lab.claims.even_pairs import PHASE_ONE, attended, by_place, separator, trained
 from attsvm_lab.figures.accuracy import Accuracy, significant, within
 from attsvm_lab.figures.figure import DERIVED, RUN, STATED, Arrays, Check, scales
@@ -56,7 +57,7 @@ SOURCE, PAPER = "independent sketch, from zero", "Huang et al. 2025, phases 1 an
 )
 def experiment(steps: int) -> Arrays:
     """Per record (k,): loss summed over lengths, ‖u‖, ‖W‖ in the paper's units, attention, accuracy."""
-    tokens, _ = att.datasets.even_pairs(LONGEST)
+    tokens, _ = datasets.even_pairs(LONGEST)
     inner = {*REFERENCE, 600, *np.unique(np.geomspace(1, steps, 80).astype(int)).tolist()}
     path = trained(tokens, steps, sorted(k for k in inner if k <= steps), lr=LR, sharp=SHARP)
     early = by_place(trained(tokens, PHASE_ONE[1], PHASE_ONE, lr=1e-3, sharp=SHARP))[1:]

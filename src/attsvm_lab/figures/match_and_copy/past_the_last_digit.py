@@ -8,6 +8,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
+from attsvm_lab import datasets
 from attsvm_lab.figures.accuracy import within
 from attsvm_lab.figures.figure import DERIVED, STATED, Arrays, Check, scales
 from attsvm_lab.figures.papers import MATCH_AND_COPY
@@ -32,7 +33,7 @@ PAPER = "Gonon et al. 2026, direction"
 )
 def experiment(runs: int, steps: int) -> Arrays:
     """Margin, log of the squared error, 1 − cosine and ‖W‖ (runs, k) of both methods, and steps (k,)."""
-    tokens, place = att.datasets.match_and_copy(**SIZE, seed=range(runs))
+    tokens, place = datasets.match_and_copy(**SIZE, seed=range(runs))
     best = att.max_margin(tokens, place)
     record = np.unique(np.geomspace(10, steps, 40).astype(int))
     arrays: Arrays = {"steps": record}

@@ -7,16 +7,16 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
+from attsvm_lab import datasets
 from attsvm_lab.claims.one_location import on_manifold
 from attsvm_lab.figures.accuracy import exactly, within
 from attsvm_lab.figures.figure import DERIVED, STATED, Arrays, Check, scales
 from attsvm_lab.figures.papers import ONE_LOCATION
 
-RISK = att.datasets.LocationRisk()
+RISK = datasets.LocationRisk()
 RATE, EVERY = 4e-3, 100
 PAPER = "Marion et al. 2025, projected gradient descent"
 
@@ -61,13 +61,13 @@ def in_span(k: Float, v: Float) -> tuple[Float, Float]:
 
 
 def on_spheres(
-    risk: att.datasets.LocationRisk, k: Float, v: Float, rate: float, steps: int
+    risk: datasets.LocationRisk, k: Float, v: Float, rate: float, steps: int
 ) -> tuple[Float, Float]:
     """Projected gradient descent of k and v (runs, 4): k·k*, k·v*, v·k*, v·v* (runs, k, 4) and the risk
     (runs, k)."""
     overlaps, risks = [], []
     for step in range(steps + 1):
-        at = att.datasets.Overlaps(k[:, 0], v[:, 1], (k * v).sum(1), v[:, 0], k[:, 1])
+        at = datasets.Overlaps(k[:, 0], v[:, 1], (k * v).sum(1), v[:, 0], k[:, 1])
         if step % EVERY == 0:
             overlaps.append(np.concatenate([k[:, :2], v[:, :2]], axis=1))
             risks.append(risk.value(at))

@@ -10,7 +10,7 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
-from attsvm_lab import programs
+from attsvm_lab import datasets, programs
 from attsvm_lab.figures.accuracy import within
 from attsvm_lab.figures.figure import STATED, Arrays, Check, scales
 from attsvm_lab.figures.papers import SPARSE_SIGNALS
@@ -46,12 +46,11 @@ def experiment(runs: int, d: int) -> Arrays:
 
 def _measured(seed: int, ratio: int, d: int) -> tuple[float, float, float]:
     size = (ratio * d, TOKENS, d, STRENGTH)
-    first, xi = att.datasets.sparse_signals(*size, seed=2 * seed)
+    first, xi = datasets.sparse_signals(*size, seed=2 * seed)
     q = two_steps(first)
     # The second training set and the fresh inputs get the signal of the first.
     sets = [
-        _turned(*att.datasets.sparse_signals(*size, seed=2 * seed + 1, fresh=fresh), xi)
-        for fresh in (0, FRESH)
+        _turned(*datasets.sparse_signals(*size, seed=2 * seed + 1, fresh=fresh), xi) for fresh in (0, FRESH)
     ]
     attended = [(_attended(keys, q * STRENGTH), labels) for keys, labels in sets]
     pooled = [(keys.mean(1), labels) for keys, labels in sets]

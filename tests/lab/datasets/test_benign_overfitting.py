@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from attsvm import Linear, datasets, gd, train
+from attsvm import Linear, gd, train
+from attsvm_lab import datasets
 
 pytestmark = pytest.mark.quick
 
