@@ -76,7 +76,7 @@ class Batch:
         return np.reshape(self.solution.separable, -1)
 
     def over_axes(self, x: NDArray[Any]) -> NDArray[Any]:
-        """An array (r, …) with the axes of the user, his to change."""
+        """A copy of an array (r, …) with the axes of the user, who may change it."""
         return np.array(x, order="C").reshape((*self.axes, *x.shape[1:]))
 
     @property
@@ -115,7 +115,7 @@ class Batch:
             depends = any((bar[run] != 0).any() for bar in flat if bar is not None)
             for array in out:
                 array[run] = np.nan if depends else 0.0
-        return Data(*map(self.over_axes, out))
+        return Data(*(x.reshape((*self.axes, *x.shape[1:])) for x in out))
 
     def check(self, unseparable: str, degenerate: str) -> None:
         """Raise or warn as the options ask."""

@@ -36,11 +36,12 @@ class Units(NamedTuple):
         """W is 2^weight times that of the optimum; pulls and prices are 2^(weight − rows) times theirs."""
         return self.required - self.rows
 
-
-def exponent(size: Float) -> NDArray[np.int_]:
-    """That of the largest of the numbers (r, …) of each run (r,); 0 where it is near one."""
-    largest = np.frexp(size.reshape(len(size), -1).max(-1))[1]
-    return np.where(np.abs(largest) > FAR, np.clip(largest, -LARGEST, LARGEST), 0)
+    @classmethod
+    def of(cls, *sizes: Float) -> Units:
+        """Those of the largest of the sizes (r, n) of each run; 0 where it is near one."""
+        exponents = np.frexp([size.max(-1) for size in sizes])[1]
+        far = np.abs(exponents) > FAR
+        return cls(*(np.clip(exponents, -LARGEST, LARGEST) * far if far.any() else 0 * exponents))
 
 
 def times_power(array: Float, exponents: NDArray[np.int_]) -> Float:
@@ -91,8 +92,8 @@ class Optimum(NamedTuple):
         anchor = selected.argmax(-1)
         exists = over_runs(tokens.mask, n, T) & (anchor[..., None] != np.arange(T))
         required, competing = over_runs(solution.required, n), (exists & ~selected).any(-1)
-        sizes = (np.reshape(x, (runs, -1)) for x in (tokens.key_size, tokens.query_size))
-        units = Units(*map(exponent, sizes), exponent(np.where(competing, required, 0.0)))
+        sizes = (np.reshape(x, (runs, n)) for x in (tokens.key_size, tokens.query_size))
+        units = Units.of(*sizes, np.where(competing, required, 0.0))
         size = times_power(np.reshape(size, runs), -units.weight)
         pull, price = np.reshape(multipliers, (runs, n, T)), np.full((runs, n), np.inf)
         if solution.slack is None:
