@@ -78,9 +78,10 @@ def prepared(
     margins = _per_example(library, "required", required, n)
     price = None if slack is None else _per_example(library, "slack", slack, n)
     arrays = (keys, 3), (queries, 2), (margins, 1), (price, 1), (chosen, 2), (tokens, 2)
-    shapes = [tuple(x.shape[:-k]) for x, k in arrays if x is not None]
+    shapes = [tuple(x.shape[: x.ndim - k]) for x, k in arrays if x is not None]
+    differing = set(shapes) - {()}
     try:
-        axes = tuple(space.broadcast_shapes(*shapes))
+        axes = tuple(space.broadcast_shapes(*differing)) if len(differing) > 1 else max(shapes)
     except (RuntimeError, ValueError):
         raise ValueError(
             "the batch axes of keys, queries, selected, mask, required, slack do not broadcast: "

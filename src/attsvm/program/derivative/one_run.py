@@ -1,4 +1,4 @@
-"""The derivative of one solution in a norm that is not Euclidean, and the same solution up to rounding.
+"""The derivative of one solution in a norm that is not Euclidean.
 
 Strictly convex norms, by the curvature H:  K q = A H W̄ + μ̄,  K = A H Aᵀ,  P = H (W̄ − Aᵀ q).
 l1 and l∞ at a vertex: W = B x with as many numbers x as active rows. (A B) x = b, (A B)ᵀ λ = g, N = g·x.
@@ -18,12 +18,6 @@ from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float
 from attsvm.program.derivative.curvature import FLAT, OfEntries, OfSpectrum, curvature
 
-STEPS = 40
-"""Newton steps that polish a solution, at most. Where K loses its rank they only halve the error."""
-
-EXACT = 1e-14
-"""Largest error of a margin, relative to the bounds, that is not polished."""
-
 DEPENDENT = 1e-12
 """Pivots of scaled rows below which a row depends on others."""
 
@@ -33,13 +27,6 @@ class Change(NamedTuple):
 
     q: Float
     P: Float
-
-
-class Exact(NamedTuple):
-    """W (d, e) and μ (k,) of the active rows, up to rounding."""
-
-    W: Float
-    pull: Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +73,6 @@ class Local(Protocol):
     pivot: float
 
     def change(self, W_bar: Float, norm_bar: float, pull_bar: Float) -> Change: ...
-    def exact(self) -> Exact: ...
 
 
 def local(active: Active, norm: Norm) -> Local:
@@ -129,24 +115,6 @@ class Curved:
         q = self.system.solve(active.margins(self.at.times(W_bar)) + pull_bar)
         P = self.at.times(W_bar - active.combine(q))
         return Change(q + norm_bar / self.size * active.pull, P)
-
-    def exact(self) -> Exact:
-        """Newton steps on the dual,  max bᵀμ − f*(Aᵀμ)."""
-        active, pull = self.active, self.active.pull
-        if len(pull) == 0 or not self.size > 0:
-            return Exact(active.W, pull)
-        best, least = Exact(active.W, pull), np.inf
-        for _ in range(STEPS):
-            at = curvature(self.norm, active.combine(pull))
-            short = active.bound - active.margins(at.W)
-            error = float(np.abs(short).max())
-            if not error < least:
-                break
-            best, least = Exact(at.W, pull), error
-            if error <= EXACT * float(active.bound.max()):
-                break
-            pull = pull + System(active, at).solve(short)
-        return best
 
 
 class System:
@@ -207,14 +175,6 @@ class Vertex:
         q = _solved(self.AB.T, self.B.T @ W_bar.ravel() + norm_bar * self.g)
         P = -self.B @ _solved(self.AB, pull_bar)
         return Change(q, P.reshape(active.W.shape))
-
-    def exact(self) -> Exact:
-        active = self.active
-        if len(active.delta) == 0 or not self.size > 0 or not self.pivot > 0:
-            return Exact(active.W, active.pull)
-        x = _solved(self.AB, active.bound)
-        W = (self.B @ x).reshape(active.W.shape)
-        return Exact(W, float(self.g @ x) * _solved(self.AB.T, self.g))
 
 
 def _pivot(square: Float) -> float:
