@@ -304,7 +304,7 @@ def losing_by_pool(gap):
 def sums(gap, kernel):
     torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
     from attsvm.torch import statistics
-    from attsvm.torch.logits import Logits
+    from attsvm.torch.statistics import Logits
 
     if kernel and not torch.cuda.is_available():
         pytest.skip("no GPU")

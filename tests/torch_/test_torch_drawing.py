@@ -6,8 +6,7 @@ pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 from matplotlib.colors import to_hex
 
-from attsvm.torch import HeadRecord
-from attsvm.torch.monitor import draw, line_names, short_names
+from attsvm.torch.monitor import HeadRecord, draw, line_names, short_names
 
 
 def records(modules, heads, steps=3):

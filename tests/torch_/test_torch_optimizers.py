@@ -67,7 +67,7 @@ def moved(w, gradient, make):
 @pytest.mark.parametrize("p", [1.1, 2, 3])
 def test_a_fused_step_is_the_same_step(monkeypatch, p, dtype):
     """The formula of the one pass, uncompiled: compiling takes a minute: lab/benchmarks/epochs.py."""
-    monkeypatch.setattr("attsvm.torch.mirror._compiled", lambda step: step)
+    monkeypatch.setattr("attsvm.torch.optimizers._compiled", lambda step: step)
     ends = []
     for fused in (False, True):
         model = network(dtype)

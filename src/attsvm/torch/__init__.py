@@ -11,14 +11,12 @@ split                               queries, keys and values of every head as pa
 watch                               running scores of probes while a language model generates
 QueryKey                            where an attention module of your own keeps queries and keys
 
-A head is an attention head of a model, except in `probe.py`. Optimizers share `optimizer.py` and take their
-steps from `directions.py`. `max_margin.py` gives the solver's results a backward pass, and
-`active_formula.py` has them in torch operations. `statistics.py` reads `logits.py` in blocks;
-`statistics_kernel.py` does the same on a GPU. `attention_hooks.py` keeps the inputs of a model's attention
-modules, and `readers.py` recomputes queries and keys from them (the names of a new family go to
-`_support/architectures.py`), for transformers by `hf_attention_inputs.py`, which runs a module to its
-softmax.
-`split.py` cuts the matrices of these modules.
+A head is an attention head of a model, except in `probe.py`. `optimizers.py` takes its steps from
+`directions.py`. `max_margin.py` gives the solver's results a backward pass, `active_formula.py` has them in
+torch operations. `statistics.py` reads logits in blocks; `statistics_kernel.py` does the same on a GPU.
+`attention_hooks.py` keeps the inputs of a model's attention modules, and `readers.py` recomputes queries and
+keys from them (the names of a new family go to `_support/architectures.py`), for transformers by
+`hf_attention_inputs.py`, which runs a module to its softmax. `split.py` cuts the matrices of these modules.
 `monitor.py` records every head and draws its records. `probe.py` is a fitted probe as a module, and
 `running.py` keeps the running scores of `watch.py`. `AttentionProbe.export` copies `probe.py`, which imports
 torch alone.
@@ -31,34 +29,25 @@ try:
 except ModuleNotFoundError as error:
     raise _missing("attsvm.torch needs PyTorch", "torch") from error
 
-from attsvm.torch.clip import LogitClip, clip_logits
-from attsvm.torch.max_margin import MaxMargin, NotDifferentiable, max_margin
-from attsvm.torch.mirror import LpMirrorDescent
-from attsvm.torch.monitor import HeadRecord, MarginMonitor
+from attsvm.torch.clip import clip_logits
+from attsvm.torch.max_margin import NotDifferentiable, max_margin
+from attsvm.torch.monitor import MarginMonitor
+from attsvm.torch.optimizers import Compositional, LpMirrorDescent, SteepestDescent
 from attsvm.torch.pooling import AttentionPooling, pool
 from attsvm.torch.probe import attention
 from attsvm.torch.readers import QueryKey
-from attsvm.torch.split import AttentionLayout, Split, SplitMatrix, split
-from attsvm.torch.statistics import AttentionStatistics, attention_statistics
-from attsvm.torch.steepest import Compositional, SteepestDescent
-from attsvm.torch.watch import Watch, watch
+from attsvm.torch.split import split
+from attsvm.torch.statistics import attention_statistics
+from attsvm.torch.watch import watch
 
 __all__ = [
-    "AttentionLayout",
     "AttentionPooling",
-    "AttentionStatistics",
     "Compositional",
-    "HeadRecord",
-    "LogitClip",
     "LpMirrorDescent",
     "MarginMonitor",
-    "MaxMargin",
     "NotDifferentiable",
     "QueryKey",
-    "Split",
-    "SplitMatrix",
     "SteepestDescent",
-    "Watch",
     "attention",
     "attention_statistics",
     "clip_logits",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -21,11 +22,25 @@ POSITION_BIAS = "position_bias"
 """The option of that function whose numbers are added to the scaled logits (T5 and its kin)."""
 
 PRODUCTS = ("matmul", "__matmul__", "bmm")
-SLOPE_TOLERANCE = 1e-3
-"""Derivatives that differ by less, relative to the largest, count as equal: half precision rounds so."""
 
 FORBIDDEN = -9_999.0
 """A mask that adds less forbids the token: models write −10,000, −1e9, their dtype's minimum or −∞."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """What counts as equal although half precision has rounded it.
+
+    slope: derivatives, relative to the largest. length: of vectors, relative to the longest; rounding moves
+    them by 0.01. entropy: means of a head in nats; bfloat16 moves them by 0.05.
+    """
+
+    slope: float = 1e-3
+    length: float = 0.03
+    entropy: float = 0.1
+
+
+HALF_PRECISION = Tolerances()
 
 
 class AttentionInputs(NamedTuple):
@@ -156,7 +171,7 @@ class TraceSoftmax(TorchFunctionMode):
                 (slope,) = torch.autograd.grad(logits.sum(), product, retain_graph=True, allow_unused=True)
             slopes = torch.zeros(1) if slope is None else slope.reshape(logits.shape)[logits > FORBIDDEN]
             scale = float(slopes[0]) if len(slopes) else 0.0
-            if scale and bool(((slopes - scale).abs() <= SLOPE_TOLERANCE * abs(scale)).all()):
+            if scale and bool(((slopes - scale).abs() <= HALF_PRECISION.slope * abs(scale)).all()):
                 offsets = self._by_head(logits.detach()) - scale * self._by_head(product.detach())
                 options = {"scaling": scale, "is_causal": False}
                 return AttentionInputs(self._by_head(query), self._by_head(key.mT), offsets, options)

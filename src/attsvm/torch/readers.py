@@ -19,27 +19,23 @@ from torch import Tensor, nn
 from attsvm._support.architectures import (
     LayerSlice,
     QueryKeySlices,
+    first_attribute,
     matrix_of,
     query_key_layers,
     width_of,
 )
 from attsvm.torch.hf_attention_inputs import (
     FORBIDDEN,
+    HALF_PRECISION,
     POSITION_BIAS,
     hf_attention_inputs,
     softmax_inputs,
 )
-from attsvm.torch.logits import Logits
 from attsvm.torch.pooling import AttentionPooling
-from attsvm.torch.query_key_norms import QueryKeyNorms
-from attsvm.torch.statistics import statistics_of
+from attsvm.torch.statistics import Logits, statistics_of
 
-SAME_LENGTH = 0.03
-"""Lengths whose difference, over the longest, is less count as equal: half precision rounds by 0.01."""
-
-
-SAME_ENTROPY = 0.1
-"""Nats by which a head's mean entropy may differ from the module's own: bfloat16 moves it by 0.05."""
+QUERY_NORMS, KEY_NORMS = ("q_norm", "q_layernorm"), ("k_norm", "k_layernorm")
+"""Attributes of attention modules that hold them: Qwen3, OLMo2, Gemma3; Persimmon."""
 
 
 class AttentionReading(NamedTuple):
@@ -125,7 +121,7 @@ class QueryKey:
             torch.where(counts, statistics_of(x).entropy, 0).mean((0, 2)) for x in (logits, reading.logits)
         )
         difference = (of_module - described).abs()
-        if bool((difference > SAME_ENTROPY).any()):
+        if bool((difference > HALF_PRECISION.entropy).any()):
             head = int(difference.argmax())
             entropies = f"{float(of_module[head]):.3g}, by its QueryKey {float(described[head]):.3g}"
             raise ValueError(
@@ -400,7 +396,7 @@ class ProjectedSlices:
             length, projected = (torch.linalg.vector_norm(y.detach().double(), dim=-1) for y in (x, p))
             square = (projected * projected).sum()
             factor = torch.where(square > 0, (length * projected).sum() / square, 1.0)
-            constant = (length - factor * projected).abs().max() <= SAME_LENGTH * length.max()
+            constant = (length - factor * projected).abs().max() <= HALF_PRECISION.length * length.max()
             product = product * torch.where(constant, factor, torch.nan)
         return product
 
@@ -415,3 +411,90 @@ def projected_slices(pairs: Sequence[QueryKeySlices], query: Tensor, key: Tensor
         )
     coordinates = zip(pairs, query.split(widths, -1), key.split(widths, -1), strict=True)
     return [ProjectedSlices(*pair, q, k) for pair, q, k in coordinates]
+
+
+# ---------------------------------------------------------------------- norms of queries and keys (QK-norm)
+
+
+@dataclass(frozen=True)
+class QueryKeyNorms:
+    """The two norms of an attention module, whose heads share `groups` keys and are `width` wide.
+
+        logit = scale · (γ_q ∘ q √w/‖q‖)ᵀ (γ_k ∘ k √w/‖k‖)
+
+    W_Q and W_K may have any length. So a head is measured by its gains, and its logits shrink with them.
+
+    A gain has an entry per coordinate of a head, shared by all heads, or one per coordinate of all heads.
+    """
+
+    query: nn.Module
+    key: nn.Module
+    heads: int
+    groups: int
+    width: int
+
+    @classmethod
+    def of(cls, module: nn.Module, heads: int, groups: int, width: int) -> QueryKeyNorms | None:
+        """Those of a module; None where it has no norms with gains of these sizes."""
+        query, key = first_attribute(module, QUERY_NORMS), first_attribute(module, KEY_NORMS)
+        norms = cls(query, key, heads, groups, width)
+        for norm, count in ((query, heads), (key, groups)):
+            gains: Any = getattr(norm, "weight", None)
+            if not isinstance(gains, Tensor) or gains.numel() not in (width, count * width):
+                return None
+        return norms
+
+    @property
+    def sizes(self) -> Tensor:
+        """‖γ_q ∘ γ_k‖ times the lengths of normalised vectors, of every head (heads,)."""
+        query, key = (
+            self._by_head(norm, count) for norm, count in ((self.query, self.heads), (self.key, self.groups))
+        )
+        lengths = [_weight(norm).numel() ** 0.5 for norm in (self.query, self.key)]
+        return torch.linalg.vector_norm(query * key, dim=1) * lengths[0] * lengths[1]
+
+    def shrink(self, factors: Tensor) -> None:
+        """Multiply the logits of head h by factor_h; where heads share gains, all by the least."""
+        query_shared, key_shared = (
+            _weight(norm).numel() == self.width and count > 1
+            for norm, count in ((self.query, self.heads), (self.key, self.groups))
+        )
+        if query_shared:
+            factors = factors.amin().expand(self.heads)
+        both = query_shared or (self.groups == self.heads and not key_shared)
+        powers = (0.5, 0.5) if both else (1.0, 0.0)  # what heads share cannot shrink for one of them
+        _scale(self.query, factors ** powers[0])
+        _scale(self.key, factors[:: self.heads // self.groups] ** powers[1])
+
+    def _by_head(self, norm: nn.Module, count: int) -> Tensor:
+        gains = (_weight(norm).detach().double() + _offset(norm)).reshape(-1, self.width)
+        return gains.expand(count, -1).repeat_interleave(self.heads // count, 0)
+
+
+def _weight(norm: nn.Module) -> Tensor:
+    weight: Any = norm.weight
+    return weight
+
+
+def _offset(norm: nn.Module) -> float:
+    """What a norm adds to its weight before it multiplies: 1 in Gemma's, 0 in all others that we know."""
+    if isinstance(norm, nn.LayerNorm):
+        return 0.0
+    weight = _weight(norm)
+    with torch.no_grad():
+        outputs = norm(torch.ones_like(weight)).double() - weight.double()
+    return float(outputs.mean().round())
+
+
+def _scale(norm: nn.Module, factors: Tensor) -> None:
+    """Multiply the outputs by one factor, or by one of each head."""
+    offset, parameters = _offset(norm), [_weight(norm), getattr(norm, "bias", None)]
+    for parameter, added in zip(parameters, (offset, 0.0), strict=True):
+        if parameter is not None:
+            shared = parameter.numel() // len(factors) * len(factors) != parameter.numel() or bool(
+                (factors == factors[0]).all()
+            )
+            wide = factors[:1] if shared else factors.repeat_interleave(parameter.numel() // len(factors))
+            parameter.copy_(
+                ((parameter.double() + added) * wide.to(parameter.device) - added).to(parameter.dtype)
+            )

@@ -23,8 +23,7 @@ from attsvm._support.architectures import (
 )
 from attsvm.norms.layouts import HeadLayout
 from attsvm.torch.attention_hooks import NO_ATTENTION, attention_modules
-from attsvm.torch.query_key_norms import QueryKeyNorms
-from attsvm.torch.readers import QueryKey
+from attsvm.torch.readers import QueryKey, QueryKeyNorms
 
 
 class Block(NamedTuple):

@@ -13,14 +13,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attsvm.torch.logits import Logits
-
 LOG2E = 1 / math.log(2)
 NONE, LEAST = tl.constexpr(-1e30), tl.constexpr(-1e29)
 """The logit of a key that does not count, and a lower bound on the logits that count."""
 
 
-def winner_sums(logits: Logits, selected: Tensor | None) -> tuple[Tensor, ...]:
+def winner_sums(logits: Any, selected: Tensor | None) -> tuple[Tensor, ...]:
     """The fields of `statistics.WinnerSums`; `statistics._winner_sums` computes them in plain torch."""
     query, key, (batch, heads, t, s) = logits.query, logits.key, logits.shape
     numbers = torch.empty((6, batch, heads, t), dtype=torch.float32, device=query.device)
