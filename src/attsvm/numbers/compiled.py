@@ -40,18 +40,27 @@ def _compiler(fastmath: frozenset[str] = REORDERED, **options: Any) -> Callable[
 compiled = _compiler(cache=True, **BORROWED)
 """For functions that Python calls."""
 
-inner = _compiler(no_cpython_wrapper=True, **BORROWED)
+# What compiled functions call is always inlined. Else there are two copies of it: one in its own library, and
+# one, optimised once more, in that of its caller. A process that compiles the caller runs the first copy, and
+# one that reads the caller from the cache the second: they round differently.
+
+inner = _compiler(no_cpython_wrapper=True, forceinline=True, **BORROWED)
 """For functions that only compiled functions call: no entry from Python, no file of their own."""
 
 exactly = _compiler(frozenset(), cache=True, **BORROWED)
 """For functions that Python calls and that rely on the rounding of every single operation."""
 
-exactly_inner = _compiler(frozenset(), no_cpython_wrapper=True, **BORROWED)
+exactly_inner = _compiler(frozenset(), no_cpython_wrapper=True, forceinline=True, **BORROWED)
 """The same for functions that only compiled functions call."""
 
 with_blas = _compiler(cache=True, **COUNTED)
-inner_with_blas = _compiler(no_cpython_wrapper=True, **COUNTED)
+inner_with_blas = _compiler(no_cpython_wrapper=True, forceinline=True, **COUNTED)
 """The same as `compiled` and `inner` for functions that call np.dot, which counts its arrays."""
+
+
+def inlined(function: Function) -> Function:
+    """A `compiled` function for compiled functions to call."""
+    return inner(cast(Any, function).py_func)
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -63,7 +72,9 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 def anywhere(formula: Function) -> Function:
     """For formulas that NumPy code and compiled functions share: Python runs them as they are."""
-    return cast(Function, cast(Any, register_jitable)(error_model="numpy", fastmath=False)(formula))
+    return cast(
+        Function, cast(Any, register_jitable)(error_model="numpy", fastmath=False, forceinline=True)(formula)
+    )
 
 
 # ---------------------------------------------------------------------- functions that vectorise
@@ -113,7 +124,7 @@ def single(number: Any, shift: int) -> Any:
     raise TypeError("`single` is for compiled loops. Widen arrays by `widen`.")
 
 
-@overload(single, jit_options={"fastmath": set(REORDERED)})
+@overload(single, jit_options={"fastmath": set(REORDERED), "forceinline": True})
 def _single(number, shift):  # type: ignore[no-untyped-def]
     if number != types.uint16:
         return lambda number, shift: number

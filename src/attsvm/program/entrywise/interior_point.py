@@ -20,7 +20,7 @@ from attsvm.numbers import Float
 from attsvm.numbers.linear import Cholesky
 from attsvm.program.answer import Answer
 from attsvm.program.entrywise import newton
-from attsvm.program.entrywise.newton import CROSS, CUBE, CURVED, gram, margins
+from attsvm.program.entrywise.newton import CROSS, CUBE, CURVED, gram
 from attsvm.program.interior_engine import (
     BOUNDARY,
     LEAST,
@@ -108,8 +108,7 @@ class EntrywisePoint:
         """The upper triangular factor of  K = A diag(V) Aᵀ + a aᵀ + diag(s/λ),  a = A U/√c."""
         ratio, column = self.vectors[2], self.vectors[4]
         if self.kind == CUBE:
-            margins(*self.structure, self.entries[3], column)
-            column /= math.sqrt(c)
+            column[:] = self.pool.margins(self.entries[3]) / math.sqrt(c)
 
         def matrix() -> Float:
             gram(*self.structure[:3], self.entries[2], column, ratio, *self.scratch, self.matrix)

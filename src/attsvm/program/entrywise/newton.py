@@ -150,7 +150,7 @@ def travel(pairs, curved, take, share):  # type: ignore[no-untyped-def]
 # below zero would not vectorise.
 
 
-@compiled
+@inner
 def margins(delta, queries, edges, line, W, out):  # type: ignore[no-untyped-def]
     """δ_jᵀ W z_j: W (d e,) → out (k,)."""
     d, e = len(line), queries.shape[1]
@@ -167,7 +167,7 @@ def margins(delta, queries, edges, line, W, out):  # type: ignore[no-untyped-def
             out[j] = total
 
 
-@compiled
+@inner
 def combine(delta, queries, edges, line, multipliers, out):  # type: ignore[no-untyped-def]
     """Σ λ_j δ_j z_jᵀ: λ (k,) → out (d e,)."""
     d, e = len(line), queries.shape[1]

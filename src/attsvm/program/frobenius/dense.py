@@ -8,7 +8,7 @@ import numpy as np
 
 from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
-from attsvm.numbers.compiled import compiled, read_only
+from attsvm.numbers.compiled import compiled, inlined, read_only
 from attsvm.program import bounds
 from attsvm.program.answer import Answer, in_shares
 from attsvm.program.bounds import relative_gap
@@ -19,6 +19,9 @@ from attsvm.program.rows import Candidate, Rows
 
 ENTRIES = 1 << 22
 """Numbers in the dense rows of the runs that are solved at once (32 MB)."""
+
+
+_advance = inlined(advance)
 
 
 class ShortestPoint(NamedTuple):
@@ -161,7 +164,7 @@ def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
             elif bound[run, j] > 0.0:  # too short a row to be divided by its length: not measured here
                 least = 0.0
         s.sizes[COUNT] = count
-        contradictory = advance(s) == CONTRADICTORY
+        contradictory = _advance(s) == CONTRADICTORY
         q = s.sizes[ACTIVE]
         for place in range(q):
             multipliers[run, names[s.active[place]]] = s.weight[place]

@@ -149,7 +149,7 @@ def _follow(
 # Cholesky factors in plain loops: of small matrices a call to LAPACK costs more than its work.
 
 
-@compiled
+@inner
 def factor(matrix, lower):  # type: ignore[no-untyped-def]
     """The lower factor of a matrix given by its lower triangle, maybe in its place; whether there is one."""
     for i in range(len(matrix)):
@@ -166,7 +166,7 @@ def factor(matrix, lower):  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled
+@inner
 def substitute(lower, x):  # type: ignore[no-untyped-def]
     """x := (L Lᵀ)⁻¹ x."""
     for i in range(len(x)):
