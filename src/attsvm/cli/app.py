@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import signal
 import sys
 import threading
 import time
-import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.metadata import entry_points
 from pathlib import Path as File
 from types import FrameType
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -60,7 +58,9 @@ class Commands(TyperGroup):
         _is_program.set(arguments is None)
         _prints_json.set("--json" in (sys.argv[1:] if arguments is None else arguments))
         _explained.set(False)
-        use_plain_letters(sys.stdout, sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for ‖
         with _terminating():
             try:
                 code = super().main(*args, **settings | {"standalone_mode": False})
@@ -230,48 +230,3 @@ def other_commands() -> dict[str, Callable[..., Any]]:
 def show_folder(folder: File, as_json: bool) -> bool:
     """Let other packages show a folder; False if none can."""
     return any(entry.load()(folder, as_json) for entry in entry_points(group=FOLDERS))
-
-
-# ---------------------------------------------------------------------- terminals without Unicode
-
-PLAIN_LETTERS = "attsvm.plain"
-"""The name of the error handler that `use_plain_letters` registers."""
-
-PLAIN = {
-    "‖": "||",
-    "≥": ">=",
-    "≤": "<=",
-    "−": "-",
-    "–": "-",
-    "×": "x",
-    "·": ".",
-    "•": "*",
-    "→": "->",
-    "≈": "~",
-    "∞": "inf",
-    "λ": "lambda",
-    "γ": "gamma",
-    "’": "'",
-    "✓": "ok",
-    "✗": "no",
-}
-
-
-def use_plain_letters(*streams: TextIO) -> None:
-    """Replace letters that the encoding of a stream lacks by plain ones."""
-    codecs.register_error(PLAIN_LETTERS, _replace)
-    for stream in streams:
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors=PLAIN_LETTERS)
-
-
-def _replace(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(map(_plain, error.object[error.start : error.end])), error.end
-
-
-def _plain(letter: str) -> str:
-    """ "−" → "-", "⁻³" → "-3", "…" → "...", "é" → "e"; "?" without a plain equivalent."""
-    plain = (PLAIN.get(piece, piece) for piece in unicodedata.normalize("NFKD", PLAIN.get(letter, letter)))
-    return "".join(plain).encode("ascii", "ignore").decode() or "?"
