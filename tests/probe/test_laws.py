@@ -81,6 +81,8 @@ def test_what_is_exported_scores_tokens_far_from_the_origin_as_the_probe_does(fe
     assert apart([module(x[None]).item() for x in tensors], expected) < SINGLE
     module.double()
     assert apart([module(x[None]).item() for x in tensors], expected) < SINGLE
+    double = probe.to_torch(torch.float64)
+    assert apart([double(x[None]).item() for x in tensors], expected) < EXACT
     assert apart([of_file(x) for x in tensors], expected) < EXACT
     assert apart([probe.step(probe.start(), x)[1] for x in far], expected) < EXACT
 
