@@ -71,7 +71,7 @@ def ends_in_words(store):
     """How opening and reading it end, and whether both end as they should."""
     try:
         found = TokenStore.open(store)
-        assert [x.shape for x in found.split()] == [(length, found.width) for length in found.lengths]
+        assert [x.shape for x in found] == [(length, found.width) for length in found.lengths]
     except (BadFile, FileNotFoundError) as error:
         said = str(error)
         assert said.startswith(str(store)) and said.count(str(store)) == 1, said
@@ -133,7 +133,7 @@ def test_a_store_whose_file_became_shorter_is_refused_and_not_read_beyond_its_en
     assert AttentionProbe(**FIXED).fit(store, y).predict(store).shape == y.shape
     os.truncate(file, 500)
     for use in (
-        store.split,
+        lambda: list(store),
         lambda: store.read(slice(0, len(store))),
         lambda: AttentionProbe(**FIXED).fit(store, y),
     ):

@@ -75,10 +75,3 @@ def test_scores_of_any_size_have_curves_without_a_warning(probe, X, y):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert sure.curves(X, y).auc == pytest.approx(probe.curves(X, y).auc)
-
-
-def test_notebooks_see_what_was_fitted(probe):
-    from attsvm.probe import AttentionProbe
-
-    assert "no, yes" in probe._repr_html_() and "0.01, 0.01" in probe._repr_mimebundle_()["text/html"]
-    assert "classes" not in AttentionProbe()._repr_html_().split("<style>")[0]

@@ -95,7 +95,7 @@ def test_a_store_has_one_axis_and_may_be_empty_but_nothing_is_learnt_of_none(fla
         with pytest.raises(IndexError, match="a store has one axis"):
             store[key]
     for none in (store[[]], store[0:0], store[np.zeros(len(store), bool)]):
-        assert len(none) == 0 and none.mask.shape == (0, 0) and none.split() == []
+        assert len(none) == 0 and none.mask.shape == (0, 0) and list(none) == []
         for use in (probe.predict, probe.attention, lambda X: probe.fit(X, [])):
             with pytest.raises(ValueError, match="X has no sequences"):
                 use(none)

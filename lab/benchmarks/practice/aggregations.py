@@ -65,7 +65,7 @@ def summed(probe: AttentionProbe, store: TokenStore) -> dict[str, np.ndarray]:
 def with_places(store: TokenStore) -> TokenStore:
     """Two more features of every token: its place from the beginning and from the end."""
     places = np.concatenate([np.stack([np.arange(T), np.arange(T)[::-1]], 1) for T in store.lengths])
-    flat = np.concatenate([np.concatenate(store.split()).astype(np.float32), places.astype(np.float32)], 1)
+    flat = np.concatenate([np.concatenate(list(store)).astype(np.float32), places.astype(np.float32)], 1)
     return TokenStore.from_flat(flat, np.cumsum([0, *store.lengths]))
 
 

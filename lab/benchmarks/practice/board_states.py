@@ -204,7 +204,7 @@ def load(states: Path, name: str, layer: int, split: int = 0) -> BoardSet:
         labels, training = data["labels"], int(data["training"])
     if split:
         order = row_order(name, len(labels), split)
-        sequences, labels = store.split(), labels[order]
+        sequences, labels = list(store), labels[order]
         rows = np.concatenate([sequences[i] for i in order])
         store = TokenStore.from_flat(rows, np.cumsum([0, *store.lengths[order]]))
     return BoardSet(store[:training], labels[:training], store[training:], labels[training:])

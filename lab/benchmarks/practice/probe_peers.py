@@ -56,7 +56,7 @@ def probelab(kind: str) -> Callable[..., Scores]:
         import torch
         from probelab import Activations
 
-        flat = torch.tensor(np.concatenate(store.split())).float()
+        flat = torch.tensor(np.concatenate(list(store))).float()
         return Activations.from_flat(flat, torch.tensor(np.cumsum([0, *store.lengths])))
 
     def fit(store: TokenStore, labels: np.ndarray, seed: int) -> Scores:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, estimator_html_repr
+from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -434,20 +433,3 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         tags.input_tags.three_d_array = True
         tags.classifier_tags.multi_class = not self.positive
         return tags
-
-    def _html_repr(self) -> str:
-        """For notebooks: a table of the fit above scikit-learn's diagram."""
-        diagram = str(estimator_html_repr(self))
-        if not hasattr(self, "coef_"):
-            return diagram
-        facts = {
-            "classes": ", ".join(map(str, self.classes_[:12])),
-            "tokens": f"{self.n_features_in_} wide",
-            "heads": self.prompt_.shape[1],
-            "ridges (head, prompt)": f"{self.head_ridge_:.3g}, {self.prompt_ridge_:.3g}",
-            "objective": f"{self.objective_:.5g}",
-        }
-        rows = (
-            f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>" for name, value in facts.items()
-        )
-        return f"<div><table>{''.join(rows)}</table>{diagram}</div>"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
-from attsvm._support.pages import escaped, page
+from attsvm._support.pages import page
 from attsvm._support.token_text import readable
 from attsvm.numbers import Float, Values
 from attsvm.numbers.atomic_write import write_text
@@ -133,30 +133,12 @@ class Explanation:
         classes = [str(name) for name in self.classes]
         return {"n": n, "right": accuracy, "classes": classes, "words": self.words(), "sequences": shown}
 
-    def _repr_html_(self) -> str:
-        """The surest sequences, mistakes first, for a notebook."""
-        shown = self._data()["sequences"][:8]
-        rows = []
-        for row in shown:
-            size = max(map(abs, row["votes"])) or 1.0
-            marks = [
-                f'<span style="background:rgba({_TINTS[vote > 0]},{0.75 * abs(vote) / size:.2f})">'
-                f"{escaped(piece)}</span>"
-                for piece, vote in zip(row["pieces"], row["votes"], strict=True)
-            ]
-            truth = "" if row["label"] in (None, row["predicted"]) else f" (is {escaped(row['label'])})"
-            rows.append(f"<p><b>{escaped(row['predicted'])} {row['p']:.2f}</b>{truth}: {' '.join(marks)}</p>")
-        return f"<div><p>{escaped(repr(self))}</p>{''.join(rows)}</div>"
-
     def __len__(self) -> int:
         return len(self.pieces)
 
     def __repr__(self) -> str:
         wrong = "" if self.labels is None else f", {len(self.mistakes(len(self)))} mistakes"
         return f"Explanation({len(self)} sequences, {sum(map(len, self.pieces))} tokens{wrong})"
-
-
-_TINTS = {True: "0,114,178", False: "213,94,0"}
 
 
 def explain(

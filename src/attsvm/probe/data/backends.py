@@ -118,8 +118,8 @@ class Host:
             return out
         return np.subtract(raw, centre, dtype=self.dtype, out=out)
 
-    def segments(self, lengths: NDArray[np.intp], reused: bool = True) -> RaggedSegments:
-        """Sums over sequences of these lengths; reused: the same lengths will come again."""
+    def segments(self, lengths: NDArray[np.intp]) -> RaggedSegments:
+        """Sums over sequences of these lengths."""
         return RaggedSegments(lengths)
 
     def map_blocks(self, work: Callable[[slice], Record], spans: list[slice]) -> Iterable[Record]:
@@ -161,10 +161,8 @@ class Device:
     def weighted_sums(self, coefficients: Array, x: Array) -> Array:
         return self.widened(self.library.product(self.narrowed(coefficients), x))
 
-    def segments(self, lengths: NDArray[np.intp], reused: bool = True) -> PaddedSegments:
+    def segments(self, lengths: NDArray[np.intp]) -> PaddedSegments:
         """Those of a block are made once and stay on the device."""
-        if not reused:
-            return PaddedSegments(lengths, self)
         key = lengths.tobytes()
         if key not in self.padded:
             self.padded[key] = PaddedSegments(lengths, self)

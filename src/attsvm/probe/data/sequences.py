@@ -37,7 +37,7 @@ def as_sequences(X: Sequences) -> list[Float]:
 
     X: array (n, T, d), list of (T_i, d), pair (array, mask), Tokens, or TokenStore.
     """
-    return as_store(X).split()
+    return list(as_store(X))
 
 
 def as_store(X: Sequences) -> TokenStore:

@@ -180,10 +180,6 @@ class TokenStore:
         out[self.mask] = of_tokens
         return out
 
-    def split(self) -> list[Values]:
-        """One array (T_i, d) per sequence."""
-        return list(self)
-
 
 def raise_not_finite(store: TokenStore, span: slice) -> None:
     """Raise ValueError with the first sequence of a span whose numbers are not finite."""

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -124,16 +126,12 @@ def rbf(store: TokenStore, standard: Standard) -> Rbf:
 
 def distinct_sequences(store: TokenStore) -> Index:
     """Places of the sequences that are no copy of an earlier one."""
-    by_end: dict[bytes, list[int]] = {}
-    for i, token in enumerate(store.last_tokens.numpy(slice(0, len(store)))):
-        by_end.setdefault(token.tobytes(), []).append(i)
-    distinct = []
-    for places in by_end.values():  # sequences of equal ends are rare, and only they are read whole
-        first: dict[bytes, int] = {}
-        for i in places:
-            first.setdefault(store[i].tobytes() if len(places) > 1 else b"", i)
-        distinct += first.values()
-    return np.sort(distinct)
+    ends = [token.tobytes() for token in store.last_tokens.numpy(slice(0, len(store)))]
+    count = Counter(ends)
+    # Sequences of equal ends are rare, and only they are read whole.
+    whole = [sha256(store[i].tobytes()).digest() if count[end] > 1 else end for i, end in enumerate(ends)]
+    first = {content: i for i, content in reversed([*enumerate(whole)])}
+    return np.sort([*first.values()])
 
 
 def mapped(store: TokenStore, features: FeatureMap | None) -> TokenStore:
