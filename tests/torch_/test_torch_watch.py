@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 transformers = pytest.importorskip("transformers", reason="needs attsvm[hf]")
 
 from attsvm.torch import running, watch  # noqa: E402
-from attsvm.torch.probe import Probe, Rectified  # noqa: E402
+from attsvm.torch.probe import Kernel, Probe  # noqa: E402
 from attsvm.torch.running import Panel, RunningScores  # noqa: E402
 
 SINGLE = 1e-4
@@ -18,7 +18,7 @@ SINGLE = 1e-4
 PAD, END = 0, 1
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 20, "initializer_range": 0.3, "pad_token_id": PAD, "eos_token_id": END}
-MAP = {"mean": 16, "into": (16, 5), "bias": 5}
+MAP = {"landmarks": (21, 16), "mean": 16, "root": (21, 21)}
 NAMES = {
     "GPT2": {
         "n_embd": 16,
@@ -48,7 +48,8 @@ def probe(seed=0, heads=1, classes=1):
 def mapped():
     """A probe on features of the tokens."""
     rng = np.random.default_rng(9)
-    features = Rectified(**{name: rng.standard_normal(s) for name, s in MAP.items()})
+    arrays = {name: rng.standard_normal(s) for name, s in MAP.items()}
+    features = Kernel([0.03], [0.5], scale=np.ones(16), **arrays)
     return Probe(*(0.3 * rng.standard_normal(s) for s in ((21, 1), (21, 1, 1), (1,), (21,))), maps=[features])
 
 
