@@ -205,11 +205,18 @@ TOOLS = (
 """Modules that the laboratory uses beside public names: pages, files, workers, options in words, drawing."""
 OF_COMMANDS = ("attsvm.cli.app", "attsvm.cli.files")
 """What a command that joins `attsvm` uses besides."""
-OF_PROGRAMS = ("attsvm.data", "attsvm.norms", "attsvm.numbers", "attsvm.program", "attsvm.training")
+OF_PROGRAMS = (
+    "attsvm.data",
+    "attsvm.next_token",
+    "attsvm.norms",
+    "attsvm.numbers",
+    "attsvm.program",
+    "attsvm.training",
+)
 """What a program of the laboratory is built of: parts of the engines."""
 OF_MECHANISMS = ("attsvm.training",)
 """What a mechanism of attention is built of: the formulas of softmax."""
-OF_DATASETS = ("attsvm.data.tokens", "attsvm.datasets.random")
+OF_DATASETS = ("attsvm.data.tokens", "attsvm.datasets.random", "attsvm.next_token")
 """What data of the laboratory are drawn with."""
 TOOLS_OF_A_ROOM = {
     "attention_kinds": OF_MECHANISMS,

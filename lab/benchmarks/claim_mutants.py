@@ -37,7 +37,7 @@ HOMES: dict[str, Any] = {"programs": programs, "neighbours": neighbours}
 """Modules of the laboratory by the first part of a name; other names are those of the package."""
 NUMBERS = (
     *("programs.fit_rate", "finite_part", "neighbours.separable_share", "neighbours.capacity"),
-    *("neighbours.LocationRisk.on_manifold", "next_token.collapse_exponent", "next_token.recover"),
+    *("neighbours.LocationRisk.on_manifold", "programs.collapse_exponent", "next_token.recover"),
     *("next_token.log_excess", "next_token.graph_finite_part"),
 )
 

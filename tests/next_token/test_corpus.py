@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from attsvm.next_token import Corpus, Priorities, collocations, random_corpus
+from attsvm.next_token import Corpus, Priorities, random_corpus
+from attsvm.next_token.corpus import collocations
 
 PAIRS = [["the", "cat"], ["cat", "sat"], ["sat", "the"]]
 

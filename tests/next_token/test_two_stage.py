@@ -68,9 +68,9 @@ def test_the_trained_model_predicts_the_corpus(stages):
 
 def test_the_trained_order_extends_the_corpus(stages):
     logits = nt.token_logits(stages.model.W_kq, stages.embeddings)
-    share = nt.extended_order(CORPUS, logits)
-    assert np.nanmin(share) == 1
-    assert np.nanmax(nt.extended_order(CORPUS, -logits)) == 0
+    ranked, pairs = nt.extended_pairs(CORPUS, logits)
+    assert (ranked == pairs).all() and pairs.any()
+    assert not nt.extended_pairs(CORPUS, -logits)[0].any()
 
 
 def test_unseen_sentences_are_predicted_by_the_extended_order(stages):
@@ -202,8 +202,7 @@ def test_the_loss_gap_of_another_corpus_or_stage_is_refused(stages):
         (np.array([[0, 2**64 - 1]], np.uint64), None, "unknown token"),
     ],
 )
-def test_bad_sentences_are_refused_by_the_model_and_the_chain(stages, ids, queries, told):
-    chain = nt.ContextChain.of(stages.model.W_kq, stages.embeddings)
-    for reader in (stages.model.probabilities, stages.model.attention, chain.probabilities):
+def test_bad_sentences_are_refused_by_the_model(stages, ids, queries, told):
+    for reader in (stages.model.probabilities, stages.model.attention):
         with pytest.raises(ValueError, match=told):
             reader(ids, queries)

@@ -59,24 +59,15 @@ def token_logits(W: ArrayLike, embeddings: ArrayLike) -> Float:
     return np.asarray(E @ np.asarray(W) @ E.T)
 
 
-def extended_order(corpus: Corpus, logits: Float) -> Float:
-    """Share of token pairs, per query (V,), that logits rank as the extended order does; NaN without pairs.
+def extended_pairs(corpus: Corpus, logits: Float) -> Ids:
+    """Pairs of the extended order that logits rank correctly, and all pairs, counted per query: (2, V).
 
         optimal > non-comparable > non-optimal
 
     logits (V tokens, V queries). Most of these pairs occur in no sentence together: the corpus does not order
     them, the trained model does.
-    Reference: Huang, Liang, Yang 2024, generalisation under dataset shift.
-    """
-    counts = extended_pairs(corpus, logits)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(counts[0] / counts[1])
-
-
-def extended_pairs(corpus: Corpus, logits: Float) -> Ids:
-    """Pairs of the extended order that logits rank correctly, and all pairs, counted per query: (2, V).
-
     Logits closer than TIE times the largest logit of their query count as equal, and so as not ranked.
+    Reference: Huang, Liang, Yang 2024, generalisation under dataset shift.
     """
     roles = Priorities.of(corpus).roles
     order = [

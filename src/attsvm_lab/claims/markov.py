@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import rel_entr
 
 import attsvm as att
+from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 
 REFERENCE = "Ildiz et al. 2024, From Self-Attention to Markov Models"
@@ -45,13 +46,13 @@ def weak_tokens_fade_with_exponent_q_over_p(seed: int, feedback: bool = True) ->
 
 def fading(p: float, steps: int, chains: int, seed: int = 0) -> tuple[Any, Any]:
     """Texts that feed on themselves with weights p and 1 − p: their lengths (k,), counts (chains, k, 2)."""
-    chain = att.next_token.ContextChain(np.log([[p, 1 - p]] * 2))
+    chain = programs.ContextChain(np.log([[p, 1 - p]] * 2))
     return chain.simulate([0, 1], steps=steps, chains=chains, seed=seed)
 
 
 def weak_exponent(counts: Any) -> float:
     """The power of the strong token's count (…, k, 2) with which the weak one's grows."""
-    return att.next_token.collapse_exponent(counts, weak=1, strong=0)
+    return programs.collapse_exponent(counts, weak=1, strong=0)
 
 
 def _without_feedback(seed: int) -> Any:
@@ -71,7 +72,7 @@ def likelihood_recovers_the_chain(seed: int, halves: bool = False) -> att.Verdic
     more than 2.5 (√16 = 4 expected), below 0.06.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
-    chain = att.next_token.ContextChain(rng.standard_normal((6, 6)))
+    chain = programs.ContextChain(rng.standard_normal((6, 6)))
     truth = chain.log_base - chain.log_base.mean(-1, keepdims=True)
     errors = []
     for n in (4_000, 64_000):
@@ -84,7 +85,7 @@ def likelihood_recovers_the_chain(seed: int, halves: bool = False) -> att.Verdic
         "maximum likelihood recovers the chain",
         att.at_most("error of the logits", errors[1], 0.06),
         att.at_least("error at a sixteenth of the prompts, relative", errors[0] / errors[1], 2.5),
-        att.reported("share of connected queries", att.next_token.CoOccurrence.of(corpus).connected.mean()),
+        att.reported("share of connected queries", programs.CoOccurrence.of(corpus).connected.mean()),
     )
 
 
@@ -123,23 +124,23 @@ def _excess_risk(seed: int, sizes: Any, drawn: Any) -> att.Verdict:
 def _excess(K: int, n: int, drawn: Any, key: tuple[int, ...]) -> float:
     """KL of what maximum likelihood says after the prompts of the pool, against the chain; one draw."""
     rng = np.random.default_rng(key)
-    chain = att.next_token.ContextChain(SPREAD * rng.standard_normal((K, K)))
+    chain = programs.ContextChain(SPREAD * rng.standard_normal((K, K)))
     pool, queries = rng.integers(K, size=(POOL, PROMPT)), rng.integers(K, size=POOL)
     logits = att.next_token.recover(drawn(rng, chain, pool, queries, n)).logits
-    learnt = att.next_token.ContextChain(np.nan_to_num(logits))  # never compared: even odds
+    learnt = programs.ContextChain(np.nan_to_num(logits))  # never compared: even odds
     p, q = (each.probabilities(pool, queries) for each in (chain, learnt))
     return float(rel_entr(p, q).sum(-1).mean())
 
 
 def _independent_pairs(
-    rng: np.random.Generator, chain: att.next_token.ContextChain, pool: Any, queries: Any, n: int
+    rng: np.random.Generator, chain: programs.ContextChain, pool: Any, queries: Any, n: int
 ) -> att.next_token.Corpus:
     chosen = rng.integers(POOL, size=n)
     return chain.logs(pool[chosen], int(rng.integers(2**31)), queries=queries[chosen])
 
 
 def _own_text(
-    rng: np.random.Generator, chain: att.next_token.ContextChain, pool: Any, queries: Any, n: int
+    rng: np.random.Generator, chain: programs.ContextChain, pool: Any, queries: Any, n: int
 ) -> att.next_token.Corpus:
     """The n prompts of one text that starts with every token once and draws each next one from itself."""
     text, counts = list(range(chain.V)), np.ones(chain.V)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import attsvm as att
 from attsvm.numbers import Float
+from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
 
 PAPER = "Jia, Diaz-Rodriguez 2025, Dynamics of Spontaneous Topic Changes, arXiv 2501.06382"
@@ -40,7 +41,7 @@ def drawn(seed: int, arrows: int = 4) -> Topics:
     """Two topics and their corpora."""
     nt = att.next_token
     A, B = (
-        nt.topic_corpus(nt.random_topic(VOCABULARY, arrows, s), SENTENCES, LENGTH, s)
+        datasets.topic_corpus(datasets.random_topic(VOCABULARY, arrows, s), SENTENCES, LENGTH, s)
         for s in (2 * seed, 2 * seed + 1)
     )
     ids, following = np.concatenate([A.ids, B.ids]), np.concatenate([A.following, B.following])
@@ -80,14 +81,14 @@ def changes(
     weight_both: Float,
     seed: int = 0,
     decimals: int | None = None,
-) -> att.next_token.TopicChanges:
+) -> datasets.TopicChanges:
     """What the weight of both topics says after texts of A, beside the weight of A alone."""
     nt = att.next_token
     may = [
-        nt.likeliest(nt.token_logits(W, topics.E), corpus, texts, decimals)
+        datasets.likeliest(nt.token_logits(W, topics.E), corpus, texts, decimals)
         for W, corpus in ((weight_A, topics.A), (weight_both, topics.both))
     ]
-    return nt.topic_changes(texts, topics.A, may[0], may[1], seed)
+    return datasets.topic_changes(texts, topics.A, may[0], may[1], seed)
 
 
 # ---------------------------------------------------------------------- claims
@@ -206,11 +207,11 @@ def _gaps(W: Float, E: Float, edges: NDArray[np.intp]) -> Float:
     return np.asarray(logits[edges[1], edges[0]] - logits[edges[2], edges[0]])
 
 
-def _changes_of_draws(seed: int, kind: str, T: int) -> list[att.next_token.TopicChanges]:
+def _changes_of_draws(seed: int, kind: str, T: int) -> list[datasets.TopicChanges]:
     weights = zip(
         _topics(seed), *(_weights(seed, kind, corpus_name) for corpus_name in ("A", "both")), strict=True
     )
     return [
-        changes(pair, att.next_token.topic_sentences(pair.A, TESTS, T, k), A, both, k)
+        changes(pair, datasets.topic_sentences(pair.A, TESTS, T, k), A, both, k)
         for k, (pair, A, both) in enumerate(weights, DRAWS * seed)
     ]

@@ -1,4 +1,4 @@
-"""Data of neighbouring papers: functions that return Tokens and a head, or what else the paper plants.
+"""Data of neighbouring papers: functions that return Tokens and a head, or a corpus.
 
 Each file has the data of one paper; a new paper gets a file.
 """
@@ -12,21 +12,35 @@ from attsvm_lab.datasets.match_and_copy import match_and_copy
 from attsvm_lab.datasets.one_location import LocationRisk, Overlaps, one_location
 from attsvm_lab.datasets.sinks import trigger_means
 from attsvm_lab.datasets.sparse_signals import capacity, planted, separable_share, sparse_signals
+from attsvm_lab.datasets.topics import (
+    TopicChanges,
+    likeliest,
+    random_topic,
+    topic_changes,
+    topic_corpus,
+    topic_sentences,
+)
 
 __all__ = [
     "LocationRisk",
     "Overlaps",
+    "TopicChanges",
     "capacity",
     "even_pairs",
     "flipped_examples",
+    "likeliest",
     "match_and_copy",
     "one_location",
     "parity",
     "planted",
+    "random_topic",
     "separable_share",
     "signal_and_noise",
     "signal_beside_noise",
     "sparse_signals",
+    "topic_changes",
+    "topic_corpus",
+    "topic_sentences",
     "trigger_means",
 ]
 

@@ -6,6 +6,7 @@ heads_*.py          the norm of several heads, its semidefinite program, the sma
 hybrid*.py          the norm of parts that an optimizer treats differently, and its programs
 joint_*.py          the selection whose labels one head separates best, and paths that begin there
 margin_ranges.py    between which required margins the support stays
+markov.py           an attention layer as a Markov chain, and its collapse
 max_norm*.py        the max-norm, its values and its programs
 offset.py           the limit of attention beside a trained head
 prescribed.py       programs of equalities: the finite part in every norm
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
     from attsvm_lab.programs.margin_ranges import (
         RequiredRange as RequiredRange,
         required_range as required_range,
+    )
+    from attsvm_lab.programs.markov import (
+        ContextChain as ContextChain,
+        CoOccurrence as CoOccurrence,
+        collapse_exponent as collapse_exponent,
     )
     from attsvm_lab.programs.max_norm import MaxNorm as MaxNorm
     from attsvm_lab.programs.offset import (

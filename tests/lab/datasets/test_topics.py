@@ -3,15 +3,8 @@
 import numpy as np
 import pytest
 
-from attsvm.next_token import (
-    Corpus,
-    Priorities,
-    likeliest,
-    random_topic,
-    topic_changes,
-    topic_corpus,
-    topic_sentences,
-)
+from attsvm.next_token import Corpus, Priorities
+from attsvm_lab.datasets import likeliest, random_topic, topic_changes, topic_corpus, topic_sentences
 
 NAMES = ("a", "b", "c", "d")
 A = Corpus.of(["cdc", "cdbc", "bdb"], NAMES)  # under d: c above d and b; b above d

@@ -5,10 +5,11 @@ import pytest
 
 from attsvm import next_token as nt
 from attsvm.training.optimizers import gd
+from attsvm_lab import programs
 
 
 def random_chain(V, seed=0):
-    return nt.ContextChain(np.random.default_rng(seed).standard_normal((V, V)))
+    return programs.ContextChain(np.random.default_rng(seed).standard_normal((V, V)))
 
 
 def centred(rows):
@@ -16,7 +17,7 @@ def centred(rows):
 
 
 def test_probabilities_weigh_the_base_chain_by_counts():
-    chain = nt.ContextChain(np.log([[0.5, 0.3, 0.2]] * 3))
+    chain = programs.ContextChain(np.log([[0.5, 0.3, 0.2]] * 3))
     p = chain.probabilities([[0, 1, 1, -1], [2, 2, 2, 2]])
     np.testing.assert_allclose(p, [[0.5 / 1.1, 0.6 / 1.1, 0], [0, 0, 1]], rtol=1e-12)
 
@@ -26,7 +27,7 @@ def test_attention_with_tied_weights_is_the_chain():
     ids = np.array([[0, 3, 3, 1], [4, 2, 1, -1]])
     attention = nt.OneLayer(E, E, W).attention(ids)
     masses = [[attention[i][ids[i] == j].sum() for j in range(5)] for i in range(2)]
-    np.testing.assert_allclose(nt.ContextChain.of(W, E).probabilities(ids), masses, atol=1e-14)
+    np.testing.assert_allclose(programs.ContextChain.of(W, E).probabilities(ids), masses, atol=1e-14)
 
 
 def test_maximum_likelihood_approaches_the_chain_that_spoke():
@@ -46,32 +47,10 @@ def test_maximum_likelihood_is_where_training_ends():
     np.testing.assert_allclose(centred(W.T), nt.recover(corpus).logits, atol=1e-6)
 
 
-def test_the_finite_part_holds_the_odds_and_lies_in_their_span():
-    corpus = nt.noisy_corpus(60, 3, 6, seed=0, copies=True)
-    E = nt.random_embeddings(6, 7, seed=0)
-    W, found = nt.graph_finite_part(corpus, E), nt.recover(corpus)
-    logits = nt.token_logits(W, E).T
-    for q in range(6):
-        for c in np.unique(found.component[q][found.component[q] >= 0]):
-            same = found.component[q] == c
-            np.testing.assert_allclose(centred(logits[q, same]), found.logits[q, same], atol=1e-7)
-    assert np.sum(W * nt.graph_program(corpus, E).W) == pytest.approx(0, abs=1e-6)
-
-
-def test_the_finite_part_of_the_toy_is_log_two():
-    for W in (nt.graph_finite_part(nt.log2_toy(), np.eye(4)), nt.graph_finite_part(nt.log2_toy())):
-        np.testing.assert_allclose(W[:, 3], [np.log(2) / 2, -np.log(2) / 2, 0, 0], atol=1e-12)
-        assert not W[:, :3].any()
-
-
-def test_an_acyclic_corpus_has_no_finite_part():
-    assert not nt.graph_finite_part(nt.random_corpus(40, 4, 8), np.eye(8)).any()
-
-
 def test_tokens_that_never_meet_are_reported():
     prompts = np.array([[0, 1], [1, 0], [2, 3], [3, 2]] * 50)
     corpus = random_chain(4).logs(prompts, queries=np.zeros(200, int))
-    met = nt.CoOccurrence.of(corpus)
+    met = programs.CoOccurrence.of(corpus)
     assert not met.connected.any()
     assert met.unidentified(0) == [(0, 2), (0, 3), (1, 2), (1, 3)]
     assert "under '0' unidentified: (0, 2), (0, 3), (1, 2) and 1 more" in repr(met)
@@ -79,21 +58,21 @@ def test_tokens_that_never_meet_are_reported():
 
 def test_prompts_of_all_tokens_are_connected():
     corpus = random_chain(4).logs(np.random.default_rng(0).integers(4, size=(300, 4)))
-    assert nt.CoOccurrence.of(corpus).connected.all()
+    assert programs.CoOccurrence.of(corpus).connected.all()
 
 
 @pytest.mark.parametrize("p", [0.7, 0.6])
 def test_the_weak_token_fades_with_the_predicted_exponent(p):
-    chain = nt.ContextChain(np.log([[p, 1 - p]] * 2))
+    chain = programs.ContextChain(np.log([[p, 1 - p]] * 2))
     lengths, counts = chain.simulate([0, 1], steps=20_000, chains=200, seed=0)
     assert (counts.sum(-1) == lengths).all()
-    assert nt.collapse_exponent(counts, weak=1, strong=0) == pytest.approx((1 - p) / p, rel=0.05)
+    assert programs.collapse_exponent(counts, weak=1, strong=0) == pytest.approx((1 - p) / p, rel=0.05)
 
 
 def test_draws_that_ignore_the_text_do_not_collapse():
     drawn = (np.random.default_rng(0).random((200, 20_000)) < 0.3).cumsum(-1)[:, 99::500] + 1
     counts = np.stack([np.arange(99, 20_000, 500) + 3 - drawn, drawn], axis=-1)
-    assert nt.collapse_exponent(counts, weak=1, strong=0) == pytest.approx(1, rel=0.02)
+    assert programs.collapse_exponent(counts, weak=1, strong=0) == pytest.approx(1, rel=0.02)
 
 
 def test_bad_prompts_are_refused():
@@ -101,17 +80,30 @@ def test_bad_prompts_are_refused():
     with pytest.raises(ValueError, match="unknown token 7"):
         chain.probabilities([[0, 1], [0, 7]])
     with pytest.raises(ValueError, match="square matrix"):
-        nt.ContextChain(np.zeros((2, 3)))
+        programs.ContextChain(np.zeros((2, 3)))
     for wrong in ({"steps": 0}, {"steps": 9, "record": 0}):
         with pytest.raises(ValueError, match="Pass positive numbers"):
             chain.simulate([0], **wrong)
     with pytest.raises(ValueError, match="Simulate more steps"):
-        nt.collapse_exponent(chain.simulate([0, 1], steps=20)[1], 1, 0)
+        programs.collapse_exponent(chain.simulate([0, 1], steps=20)[1], 1, 0)
 
 
 def test_a_token_far_less_likely_than_all_others_is_drawn_where_it_is_alone():
-    chain = nt.ContextChain([[0.0, -1_000.0]] * 2)  # e^−1000 is 0 in double precision
+    chain = programs.ContextChain([[0.0, -1_000.0]] * 2)  # e^−1000 is 0 in double precision
     lengths, counts = chain.simulate([1, 1, -1], steps=5)
     assert (counts[0, :, 1] == lengths).all() and lengths[0] == 3
     with pytest.raises(ValueError, match=r"tokens \[1\] holds none that its query 1 can choose"):
-        nt.ContextChain([[0.0, -np.inf]] * 2).simulate([1], steps=5)
+        programs.ContextChain([[0.0, -np.inf]] * 2).simulate([1], steps=5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "queries", "told"),
+    [
+        ([[0, 1], [0, 99]], None, "unknown token 99"),
+        ([[-1, -1]], None, "sentence 0 is empty"),
+        ([[0, 1]], [-1], "unknown token -1"),
+    ],
+)
+def test_bad_sentences_are_refused(ids, queries, told):
+    with pytest.raises(ValueError, match=told):
+        random_chain(4).probabilities(ids, queries)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 from scipy.special import digamma
 
 from attsvm.next_token.corpus import Corpus, Ids, as_queries, as_sentences
@@ -106,6 +108,57 @@ class ContextChain:
     def _prompts(self, ids: ArrayLike, queries: ArrayLike | None) -> tuple[Ids, Ids]:
         rows = as_sentences(ids, self.V)
         return rows, as_queries(queries, rows, self.V)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CoOccurrence:
+    """Which tokens share prompts of each query: component (V queries, V tokens), −1 for tokens in no prompt.
+
+    Tokens in different components never compete, directly or through other tokens. No corpus of such prompts
+    identifies their odds.
+    Reference: Ildiz et al. 2024, "From Self-Attention to Markov Models".
+    """
+
+    corpus: Corpus
+    component: Ids
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> CoOccurrence:
+        """Join the tokens that share a prompt, query by query."""
+        V = corpus.V
+        sentence, position = np.nonzero(corpus.mask)
+        base = corpus.queries[sentence] * V
+        node, hub = base + corpus.ids[sentence, position], base + corpus.ids[sentence, 0]
+        nodes, place = np.unique(np.concatenate([node, hub]), return_inverse=True)
+        start, end = np.split(place, 2)
+        graph = csr_array((np.ones(len(start), np.int8), (start, end)), shape=(len(nodes), len(nodes)))
+        labels = connected_components(graph, directed=False)[1]
+        component = np.full(V * V, -1)
+        component[nodes] = labels
+        return cls(corpus, component.reshape(V, V))
+
+    @property
+    def connected(self) -> NDArray[np.bool_]:
+        """Queries (V,) under which all tokens of the vocabulary are in one component."""
+        return np.asarray((self.component == self.component[:, :1]).all(-1) & (self.component[:, 0] >= 0))
+
+    def unidentified(self, query: int) -> list[tuple[int, int]]:
+        """The pairs of tokens whose odds under the query such prompts do not identify."""
+        c = self.component[query]
+        separate = (c[:, None] != c) | (c[:, None] < 0) | (c < 0)
+        return [(int(i), int(j)) for i, j in np.argwhere(np.triu(separate, 1))]
+
+    def __repr__(self) -> str:
+        connected, V = int(self.connected.sum()), self.corpus.V
+        text = f"CoOccurrence({connected} of {V} queries connected"
+        if connected == V:
+            return text + ")"
+        query = int(np.argmin(self.connected))
+        pairs = self.unidentified(query)
+        names = self.corpus.vocabulary
+        first = ", ".join(f"({names[i]}, {names[j]})" for i, j in pairs[:3])
+        ellipsis = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+        return f"{text}; under {names[query]!r} unidentified: {first}{ellipsis})"
 
 
 def collapse_exponent(counts: Ids, weak: int, strong: int, after: int = 100) -> float:
