@@ -55,20 +55,29 @@ class Experiment:
         """The run. Diagonals are prompts, k ⊙ q on the keys x ⊙ z."""
         return _path(self)
 
-    def solution(self, norm: att.Norm = att.frobenius) -> att.Solution:
-        """The certified program of the tokens that each run attends to at the end."""
-        programs = _programs(self)
-        if norm not in programs:
-            programs[norm] = solved(self.path.tokens, self.path.selected, norm)
-        return programs[norm]
+    def solution(self, norm: att.Norm = att.frobenius, selected: Any = None) -> att.Solution:
+        """The certified program of these tokens, by default of those that each run attends to at the end."""
+        programs, key = _programs(self), (norm, content_of(selected))
+        if key not in programs:
+            chosen = self.path.selected if selected is None else selected
+            programs[key] = solved(self.path.tokens, chosen, norm)
+        return programs[key]
 
-    def ratio(self, norm: att.Norm = att.frobenius) -> Float:
-        """The margin of each record (runs, k), or (k,), over the best one of the tokens at the end."""
-        return np.asarray(att.margin_ratio(self.path, self.solution(norm)))
+    def ratio(self, norm: att.Norm = att.frobenius, selected: Any = None) -> Float:
+        """The margin of each record (runs, k), or (k,), over the best one of those tokens."""
+        return np.asarray(att.margin_ratio(self.path, self.solution(norm, selected)))
 
-    def share(self, norm: att.Norm = att.frobenius) -> Float:
+    def share(self, norm: att.Norm = att.frobenius, selected: Any = None) -> Float:
         """The same at the end, (runs,)."""
-        return np.asarray(self.ratio(norm)[..., -1])
+        return np.asarray(self.ratio(norm, selected)[..., -1])
+
+    def off(self, norm: att.Norm = att.frobenius, selected: Any = None) -> Float:
+        """1 − cosine of each record (runs, k), or (k,), to the program; 1 where W = 0 has no direction."""
+        return np.asarray(1 - att.cosine(self.path.W, self.solution(norm, selected).W))
+
+    def arrival(self, level: float, norm: att.Norm = att.frobenius) -> Float:
+        """The first recorded step (runs,) from which on the margin ratio is at least this, or ∞."""
+        return arrivals(self.path.index, self.ratio(norm) >= level)
 
     def limit(self, norm: att.Norm = att.frobenius) -> Float:
         """What the ratio r tends to, 2 r(t) − r(t/2) (runs,), from records at t/2 and t.
@@ -95,6 +104,12 @@ class Experiment:
         runs = (self.path.run(k) for k in range(self.path.runs or 0))
         chosen = [(run, run.attention[-2:].argmax(-1)) for run in runs]
         return [run for run, (before, last) in chosen if (before == last).all()]
+
+
+def arrivals(index: Any, reached: Any) -> Float:
+    """The first recorded step (runs,) from which on something is reached (runs, k), or ∞."""
+    stays = np.logical_and.accumulate(reached[:, ::-1], axis=1)[:, ::-1]
+    return np.where(stays[:, -1], np.asarray(index, float)[stays.argmax(1)], np.inf)
 
 
 def median_limit(what: str, of: str, limits: list[float], least: float, most: float = np.inf) -> att.Verdict:
@@ -166,5 +181,5 @@ def _path(experiment: Experiment) -> att.Path:
 
 @lru_cache(maxsize=REMEMBERED)
 def _programs(experiment: Experiment) -> dict[Any, att.Solution]:
-    """The programs of an experiment that have been solved, by their norm."""
+    """The programs of an experiment that have been solved, by their norm and tokens."""
     return {}

@@ -6,9 +6,7 @@ Data: one class token among nearly orthogonal noise tokens of equal score, expon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import growing, log_time, r2
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment
 
 N, T, D, NARROW = 6, 4, 40, 3
 STEPS = 3_000
@@ -35,39 +33,21 @@ REFERENCE = "Vasudeva et al. 2024, arXiv 2402.05738"
 _RAW = "the normalisation: GD's raw steps"
 
 
-@dataclass(frozen=True)
-class Descent:
-    """A run from W(0) = 0 beside the program of the class tokens, which it selects; runs may lead."""
-
-    path: att.Path
-
-    @cached_property
-    def best(self) -> att.Solution:
-        """The Frobenius program of the class tokens."""
-        return solved(self.path.tokens, self.path.selected)
-
-    @cached_property
-    def away(self) -> Float:
-        """1 − cosine (k,) to the program; 1 at the start, where W = 0 has no direction."""
-        return np.asarray(1 - att.cosine(self.path.W, self.best.W))
-
-    @cached_property
-    def log_residual(self) -> Float:
-        """Logarithm (k,) of the largest 1 − attention on a class token, past underflow."""
-        losing = np.where(self.best.selected[..., None, :, :], -np.inf, self.path.log_attention)
-        return np.asarray(np.logaddexp.reduce(losing, axis=-1).max(-1))
+def log_residual(run: Experiment) -> Float:
+    """Logarithm (k,) of the largest 1 − attention on a class token, past underflow; runs may lead."""
+    losing = np.where(run.solution().selected[..., None, :, :], -np.inf, run.path.log_attention)
+    return np.asarray(np.logaddexp.reduce(losing, axis=-1).max(-1))
 
 
-def descend(
+def descent(
     tokens: att.Tokens, v: Float, rule: att.Optimizer, steps: int = STEPS, record: Sequence[int] = RECORD
-) -> Descent:
-    """The experiment of every claim and figure on fast rates: the exponential loss, by one of the rules."""
-    return Descent(_train(tokens, v, rule, steps, record))
+) -> Experiment:
+    """The experiment of every claim and figure on fast rates, from W(0) = 0 by one of the rules."""
+    return Experiment(tokens, v, rule, steps, record=record, options={"loss": att.exponential})
 
 
-@lru_cache(maxsize=8)
-def _run(rule: att.Optimizer, seed: int) -> Descent:
-    return descend(*att.datasets.orthogonal(N, T, D, seed=seed), rule)
+def _run(rule: att.Optimizer, seed: int) -> Experiment:
+    return descent(*att.datasets.orthogonal(N, T, D, seed=seed), rule)
 
 
 # ---------------------------------------------------------------------- directions
@@ -123,13 +103,13 @@ def polyak_is_faster_than_normalised_descent_and_that_faster_than_gd(
     )
 
 
-def _arrival(run: Descent) -> float:
-    near = np.flatnonzero(run.away <= 1e-3)
+def _arrival(run: Experiment) -> float:
+    near = np.flatnonzero(run.off() <= 1e-3)
     return float(run.path.index[near[0]]) if near.size else float(STEPS)
 
 
-def _direction(run: Descent, slowest: float = -1.0) -> att.Verdict:
-    away, steps = run.away[1:], run.path.index[1:]
+def _direction(run: Experiment, slowest: float = -1.0) -> att.Verdict:
+    away, steps = run.off()[1:], run.path.index[1:]
     rate = programs.fit_rate(steps, away)
     return att.judge(
         "1 − cosine falls faster than 1/t",
@@ -171,9 +151,9 @@ def normalised_descent_selects_exponentially_fast(seed: int, rule: att.Optimizer
     to 0.1 % [derived: margins grow by that]. The twin takes GD's raw steps.
     """
     run = _run(rule, seed)
-    path, residual = run.path, run.log_residual
+    path, residual = run.path, log_residual(run)
     late = path.index >= STEPS / 30
-    slope, fall = np.polyfit(path.index[late], residual[late], 1)[0], 0.1 * run.best.margin
+    slope, fall = np.polyfit(path.index[late], residual[late], 1)[0], 0.1 * run.solution().margin
     return att.judge(
         "1 − attention on the best token decays exponentially",
         att.at_least("R² of log residual against t", r2(path.index[late], residual[late]), STRAIGHT),
@@ -208,8 +188,8 @@ def plain_descent_grows_logarithmically(seed: int, rule: att.Optimizer = GROWING
             break
     late = run.path.index >= STEPS / 10
     log_t, size = log_time(run.path.index[late], FASTER), run.path.norm()[late]
-    slope = np.polyfit(log_t, size, 1)[0] * run.best.margin
-    exponent = programs.fit_rate(log_t, run.away[late]).exponent
+    slope = np.polyfit(log_t, size, 1)[0] * run.solution().margin
+    exponent = programs.fit_rate(log_t, run.off()[late]).exponent
     return att.judge(
         "‖W(t)‖ grows like log t",
         att.at_least("R² against log t", r2(log_t, size), STRAIGHT),
@@ -220,14 +200,14 @@ def plain_descent_grows_logarithmically(seed: int, rule: att.Optimizer = GROWING
     )
 
 
-def _settling(run: Descent) -> float:
+def _settling(run: Experiment) -> float:
     """The rate r at which what is beside log t W^mm settles, like t^(−r).
 
     In s = log t descent is W' = Σ e^(s − ⟨W, x⟩) x over the constraints x. Linearised at its end, where the
     weights of the x are the multipliers α of W^mm = Σ α x, the rates are the eigenvalues of √α ⟨x, x'⟩ √α';
     another token is gone like e^(−s) to the power of what its margin exceeds one by.
     """
-    tokens, best = run.path.tokens, run.best
+    tokens, best = run.path.tokens, run.solution()
     x = np.einsum(
         "ntd,ne->ntde", tokens.keys[best.selected][:, None] - tokens.keys, np.asarray(tokens.queries)
     ).reshape(tokens.n, tokens.T, -1)
@@ -261,18 +241,6 @@ def normalised_descent_selects_the_best_tokens_from_any_start(seed: int) -> att.
 
 def _from_anywhere(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
     starts = att.gaussian(range(INITS * seed, INITS * (seed + 1)), SPREAD)
-    path = _train(tokens, v, NGD, STEPS, (10,), starts)
+    path = replace(descent(tokens, v, NGD, record=(10,)), start=starts).path
     share = (path.selected == att.best_tokens(tokens, v)).all((-2, -1)).mean()
     return att.judge("every start selects the best tokens", att.at_least("share of starts", share, 1.0))
-
-
-# ---------------------------------------------------------------------- details
-
-
-def _train(
-    tokens: att.Tokens, v: Float, rule: att.Optimizer, steps: int, record: Any, init: Any = None
-) -> att.Path:
-    return att.train(
-        tokens, att.Linear(v), loss=att.exponential, optimizer=rule, steps=steps,
-        record=record, init=init,
-    )  # fmt: skip

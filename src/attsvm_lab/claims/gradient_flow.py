@@ -15,13 +15,15 @@ from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import equal_losers, first_tokens
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment
 
 N, T, D, WIDE = 3, 4, 5, 12
 STEPS, RECORD = 30_000, (100, 1_000, 10_000)
 ENOUGH = 0.97
 """Margin ratio after STEPS normalised steps: coordinates that start late catch up polynomially only."""
+NORMALISED = att.steepest(att.frobenius, 0.1)
 TIME, RATES = 10.0, (0.2, 0.05, 0.0125)
+EXPONENTIAL = {"loss": att.exponential}
 REFERENCE = "Sheen et al. 2024, arXiv 2403.08699"
 
 
@@ -56,9 +58,8 @@ def balance_drifts(seed: int, separate: bool = False) -> tuple[list[float], floa
     drifts, moved = [], 0.0
     for lr in RATES:
         rule = att.steepest(att.frobenius, lr) if separate else att.gd(lr)
-        path = flow_run(
-            seed, att.KeyQuery(separate=separate), rule, round(TIME / lr), record=(1,), init=att.uniform(seed)
-        )
+        weight = att.KeyQuery(separate=separate)
+        path = flow(seed, weight, rule, round(TIME / lr), att.uniform(seed), record=(1,)).path
         assert path.K is not None and path.Q is not None
         keys, queries = (np.swapaxes(A, -1, -2) @ A for A in (path.K, path.Q))
         drifts.append(float(np.linalg.norm((keys - queries)[-1] - (keys - queries)[0])))
@@ -88,8 +89,8 @@ def key_query_descent_tends_to_the_nuclear_direction(
     Partial: normalised descent from generic starts. The paper proves it of the flow, for factors aligned with
     the data at the start; what alignment decides is the subject of the last claim here.
     """
-    path = flow_run(seed, att.KeyQuery(), att.steepest(norm, 0.1), STEPS, init=att.uniform(seed))
-    return _tends_to(path, att.nuclear)
+    runs = flow(seed, att.KeyQuery(), att.steepest(norm, 0.1), STEPS, att.uniform(seed))
+    return _tends_to(runs, att.nuclear)
 
 
 @claim(
@@ -114,30 +115,17 @@ def diagonal_key_query_descent_tends_to_the_l1_direction(seed: int) -> att.Verdi
 
 
 def _diagonal_limit(seed: int, weight: att.Weight, init: Any) -> att.Verdict:
-    return _tends_to(diagonal_run(seed, weight, init, STEPS), att.l1)
+    return _tends_to(flow(seed, weight, NORMALISED, STEPS, init, d=WIDE), att.l1)
 
 
-def _tends_to(path: att.Path, norm: att.Norm) -> att.Verdict:
-    ratio = margin_shares(path, norm)
+def _tends_to(run: Experiment, norm: att.Norm) -> att.Verdict:
+    ratio, path = run.ratio(norm, first_tokens(run.tokens)), run.path
     return att.judge(
         f"W/N(W) tends to the {norm} max-margin direction",
         att.at_least("margin ratio", ratio[-1], ENOUGH),
         att.reported("margin ratio at a third of the steps", ratio[-2]),
         numbers={"index": path.index, "margin ratio": ratio},
     )
-
-
-def diagonal_run(seed: int, weight: att.Weight, init: Any, steps: int, record: Any = RECORD) -> att.Path:
-    """Normalised descent of a diagonal W = diag(β), as a path of prompts β over the keys x ⊙ z."""
-    path = flow_run(seed, weight, att.steepest(att.frobenius, 0.1), steps, d=WIDE, record=record, init=init)
-    prompts = att.Tokens(path.tokens.keys * path.tokens.queries[:, None, :])
-    beta = np.diagonal(path.W, axis1=-2, axis2=-1)[..., None]
-    return path.changed(tokens=prompts, W=beta)
-
-
-def margin_shares(path: att.Path, norm: att.Norm) -> Float:
-    """Margin ratio (k,) for the tokens that score best."""
-    return att.margin_ratio(path, solved(path.tokens, first_tokens(path.tokens), norm))
 
 
 # ---------------------------------------------------------------------- aligned factors
@@ -156,7 +144,8 @@ def aligned_factors_stay_aligned(seed: int, aligned: bool = True) -> att.Verdict
     is K = U Λ_K, Q = V Λ_Q. Gradient descent, lr 0.05. Wanted: off-diagonal part of Uᵀ W V ≤ 1e-10 of
     its size (rounding), while W at least doubles. The twin turns Q(0) out of the features.
     """
-    path, (U, V) = aligned_run(seed, aligned, att.gd(0.05), 20_000)
+    run, (U, V) = aligned_run(seed, aligned, att.gd(0.05), 20_000)
+    path = run.path
     features = U.T @ path.W @ V
     off = features - features * np.eye(D)
     return att.judge(
@@ -184,8 +173,8 @@ def aligned_factors_tend_to_the_diagonal_nuclear_direction(seed: int, aligned: b
     beside the diagonal may stay. Alignment decides which of the many solutions is reached, not the norm; nor
     do these data tell the nuclear from the Frobenius program, whose solution is the diagonal one.
     """
-    path, (U, V) = aligned_run(seed, aligned, att.steepest(att.frobenius, 0.05), 10_000)
-    share = margin_shares(path, att.nuclear)[-1]
+    run, (U, V) = aligned_run(seed, aligned, att.steepest(att.frobenius, 0.05), 10_000)
+    path, share = run.path, run.share(att.nuclear, first_tokens(run.tokens))
     return att.judge(
         "aligned factors tend to the diagonal nuclear direction",
         att.at_least("cosine to it", att.cosine(path.W, diagonal_program(path, U, V))[-1], 0.9999),
@@ -202,7 +191,7 @@ def diagonal_program(path: att.Path, U: Float, V: Float) -> Float:
 
 def aligned_run(
     seed: int, aligned: bool, rule: Any, steps: int, record: Any = RECORD
-) -> tuple[att.Path, tuple[Float, Float]]:
+) -> tuple[Experiment, tuple[Float, Float]]:
     """Factors on data of features U, V, started at K = U Λ_K, Q = V Λ_Q or, not aligned, Q = V R Λ_Q."""
     rng = np.random.Generator(np.random.PCG64(seed))
     U, V, R = (np.linalg.qr(rng.standard_normal((D, D)))[0] for _ in range(3))
@@ -212,41 +201,16 @@ def aligned_run(
     scores[:, 0] = 1
     start = [0.3 + 0.4 * rng.random(D) for _ in range(2)]
     K, Q = U * start[0], V @ (np.eye(D) if aligned else R) * start[1]
-    path = att.train(
-        att.Tokens(keys, V.T, values=scores),
-        att.Linear(np.ones(1)),
-        weight=att.KeyQuery(),
-        loss=att.exponential,
-        optimizer=rule,
-        steps=steps,
-        record=record,
-        init=(K, Q),
-    )
-    return path, (U, V)
+    tokens = att.Tokens(keys, V.T, values=scores)
+    run = Experiment(tokens, np.ones(1), rule, steps, att.KeyQuery(), (K, Q), record, EXPONENTIAL)
+    return run, (U, V)
 
 
 # ---------------------------------------------------------------------- details
 
 
-def flow_run(
-    seed: int,
-    weight: att.Weight,
-    rule: Any,
-    steps: int,
-    *,
-    d: int = D,
-    record: Any = RECORD,
-    init: Any = None,
-) -> att.Path:
+def flow(
+    seed: int, weight: att.Weight, rule: Any, steps: int, start: Any, *, d: int = D, record: Any = RECORD
+) -> Experiment:
     """Descent on the exponential loss, on the data of all claims here but those on aligned factors."""
-    tokens, v = equal_losers(N, T, d, seed)
-    return att.train(
-        tokens,
-        att.Linear(v),
-        weight=weight,
-        loss=att.exponential,
-        optimizer=rule,
-        steps=steps,
-        record=record,
-        init=init,
-    )
+    return Experiment(*equal_losers(N, T, d, seed), rule, steps, weight, start, record, EXPONENTIAL)

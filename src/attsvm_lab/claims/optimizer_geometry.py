@@ -7,13 +7,12 @@ these claims is a conjecture. Data: losing tokens of equal score, so all optimiz
 from __future__ import annotations
 
 import math
-from functools import lru_cache, partial
-from typing import Any
+from functools import partial
 
 import attsvm as att
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import equal_losers, first_tokens
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment
 
 Geometry = att.Entrywise | att.Schatten
 N, T, D = 4, 5, 10
@@ -32,11 +31,9 @@ conjecture = partial(claim, "Fan et al. 2025, arXiv 2502.04664", "conjecture", c
 _SLOW = "the slow steps: 30 times longer, gradients fade faster than the average forgets"
 
 
-@lru_cache(maxsize=16)
-def _run(norm: Geometry, seed: int, lr: float = LR, momentum: float = 0.0) -> att.Path:
-    tokens, v = equal_losers(N, T, D, seed)
+def _run(norm: Geometry, seed: int, lr: float = LR, momentum: float = 0.0) -> Experiment:
     rule = att.steepest(norm, lr, momentum)
-    return att.train(tokens, att.Linear(v), optimizer=rule, steps=STEPS, record=RECORD)
+    return Experiment(*equal_losers(N, T, D, seed), rule, STEPS, record=RECORD)
 
 
 # ---------------------------------------------------------------------- plain steepest descent
@@ -102,8 +99,8 @@ def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> at
     norms = list(ENOUGH)
     evidence = []
     for k, norm in enumerate(norms):
-        best = _best(_run(norm, seed), norm)
-        ratios = [float(att.margin_ratio(_run(run, seed), best)[-1]) for run in norms]
+        runs = [_run(rule, seed) for rule in norms]
+        ratios = [float(run.share(norm, first_tokens(run.tokens))) for run in runs]
         own_ratio = ratios.pop((k - shift) % len(norms))
         evidence.append(att.at_least(f"lead in {norm}", own_ratio - max(ratios), 0.02))
     return att.judge("each steepest descent leads in its own norm", *evidence)
@@ -152,17 +149,15 @@ def _with_momentum(norm: Geometry, seed: int, times: int) -> att.Verdict:
 # ---------------------------------------------------------------------- details
 
 
-def _best(path: att.Path, norm: Geometry) -> Any:
-    return solved(path.tokens, first_tokens(path.tokens), norm)
-
-
-def _margin(path: att.Path, norm: Geometry, lr: float = LR) -> att.Verdict:
-    best = _best(path, norm)
-    ratio = att.margin_ratio(path, best)
+def _margin(run: Experiment, norm: Geometry, lr: float = LR) -> att.Verdict:
+    first = first_tokens(run.tokens)
+    ratio = run.ratio(norm, first)
     return att.judge(
         f"W/N(W) reaches the best {norm} margin",
         att.at_least("margin ratio", ratio[-1], ENOUGH[norm]),
         att.reported("margin ratio at a tenth of the steps", ratio[-2]),
-        att.reported("lr · margin, in units of −log 0.9", lr * best.margin / -math.log(MOMENTUM)),
-        numbers={"index": path.index, "margin ratio": ratio},
+        att.reported(
+            "lr · margin, in units of −log 0.9", lr * run.solution(norm, first).margin / -math.log(MOMENTUM)
+        ),
+        numbers={"index": run.path.index, "margin ratio": ratio},
     )

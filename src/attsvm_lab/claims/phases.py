@@ -13,7 +13,7 @@ from attsvm.numbers import Float
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.transformers_setup import draws
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment
 
 REFERENCE = "ours: docs/phases.md"
 CHOSEN = range(5)
@@ -75,8 +75,7 @@ def a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal(
     share = []
     for n, T, wide in ((2, 8, 16), (8, 3, d)):
         tokens, v = att.datasets.prompt_sphere(n, T, wide, seed=draws(seed, 600))
-        rule = att.steepest(att.frobenius, 0.5)
-        path = att.train(tokens, att.Linear(v), optimizer=rule, steps=400, record=[400])
+        path = Experiment(tokens, v, att.steepest(att.frobenius, 0.5), 400).path
         right = (path.selected == att.best_tokens(tokens, v)).all((-2, -1)).mean()
         share.append(float(right) ** (1 / n))
     return att.judge(
@@ -128,8 +127,7 @@ def _shares_of_ends(seed: int, scale: float) -> list[tuple[Float, dict[str, Floa
     tokens, v = att.datasets.prompt_sphere(*BASINS, seed=np.repeat(list(drawn), STARTS))
     rng = np.random.default_rng([1, seed])
     starts = scale * rng.standard_normal((len(v), BASINS[2], 1))
-    rule = att.steepest(att.frobenius, 0.1)
-    path = att.train(tokens, att.Linear(v), optimizer=rule, steps=500, init=starts, record=[500])
+    path = Experiment(tokens, v, att.steepest(att.frobenius, 0.1), 500, start=starts).path
     shares = []
     for end_selections, (draw, optimal) in zip(
         np.split(path.selected, len(drawn)), drawn.items(), strict=True
@@ -180,17 +178,8 @@ def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int, plain: bo
     rule = att.gd(1.0) if plain else att.steepest(att.frobenius, 0.01)
     tokens, v = att.datasets.sphere(*SIZE, seed=np.repeat(draws(seed, 8), 2))
     small = np.tile([1e-3, 1e-5], 8)[:, None, None]
-    start = [small * np.repeat(x, 2, axis=0) for x in _factors(seed, 8)]
-    steps = 3000
-    path = att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.KeyQuery(),
-        optimizer=rule,
-        steps=steps,
-        init=tuple(start),
-        record=range(1, steps + 1),
-    )
+    start = tuple(small * np.repeat(x, 2, axis=0) for x in _factors(seed, 8))
+    path = Experiment(tokens, v, rule, 3_000, att.KeyQuery(), start, range(1, 3_001)).path
     arrived = np.asarray(path.norm()) >= 0.1
     left_at = path.index[arrived.argmax(1)].reshape(8, 2)
     grown = np.log1p(np.linalg.norm(_first_gradient(tokens, v), 2, axis=(-2, -1)))[::2]
@@ -233,19 +222,8 @@ def descent_on_factors_is_quickest_from_a_start_of_middle_size(
     tokens, v = att.datasets.sphere(*SIZE, seed=np.repeat(draws(seed, count), len(SCALES)))
     scale = np.tile(SCALES, count)[:, None, None]
     start = tuple(scale * np.repeat(x, len(SCALES), axis=0) for x in _factors(seed, count))
-    path = att.train(
-        tokens,
-        att.Linear(v),
-        weight=att.KeyQuery(),
-        optimizer=att.steepest(rule, lr),
-        steps=steps,
-        init=start,
-        record=60,
-    )
-    solution = solved(tokens, path.selected, norm)
-    at_margin = att.margin_ratio(path, solution) >= 0.95
-    stays = np.logical_and.accumulate(at_margin[:, ::-1], axis=1)[:, ::-1]
-    came = np.where(stays[:, -1], path.index[stays.argmax(1)], steps).reshape(count, -1)
+    runs = Experiment(tokens, v, att.steepest(rule, lr), steps, att.KeyQuery(), start, 60)
+    came = np.minimum(runs.arrival(0.95, norm), steps).reshape(count, -1)
     later = np.exp(np.log(came / came[:, 1:2]).mean(0))
     return att.judge(
         "a start of middle size is the quickest",

@@ -13,9 +13,9 @@ import math
 import numpy as np
 
 import attsvm as att
-from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import equal_losers
+from attsvm_lab.experiment import Experiment
 
 DECAY, DECAY_LR = 0.1, 0.03
 DECAY_STEPS = round(10 / (DECAY * DECAY_LR))
@@ -46,8 +46,7 @@ def decay_ends_on_the_regularisation_path(seed: int, radius: float = 1 / DECAY) 
     evidence = []
     for norm in (att.frobenius, att.linf, att.spectral):
         rule = att.steepest(norm, DECAY_LR, decay=DECAY)
-        run = att.train(tokens, att.Linear(v), optimizer=rule, steps=DECAY_STEPS, record=[DECAY_STEPS])
-        evidence += _on_the_path(run, v, norm, radius, seed)
+        evidence += _on_the_path(Experiment(tokens, v, rule, DECAY_STEPS), norm, radius, seed)
     return att.judge("decay λ ends on the path at radius 1/λ", *evidence)
 
 
@@ -69,23 +68,18 @@ def decay_of_factors_ends_on_the_path_at_the_squared_radius(
     tokens, v = equal_losers(3, 4, 5, seed)
     evidence = []
     for p, norm in ((2.0, att.nuclear), (4.0, att.frobenius), (math.inf, att.spectral)):
-        run = att.train(
-            tokens,
-            att.Linear(v),
-            weight=att.KeyQuery(separate=True),
-            optimizer=att.steepest(att.Schatten(p), FACTOR_LR, decay=FACTOR_DECAY),
-            steps=FACTOR_STEPS,
-            record=[FACTOR_STEPS],
-        )
-        evidence += _on_the_path(run, v, norm, radius, seed)
+        rule = att.steepest(att.Schatten(p), FACTOR_LR, decay=FACTOR_DECAY)
+        run = Experiment(tokens, v, rule, FACTOR_STEPS, att.KeyQuery(separate=True))
+        evidence += _on_the_path(run, norm, radius, seed)
     return att.judge("decay λ of K and Q ends on the path at radius 1/λ²", *evidence)
 
 
-def _on_the_path(run: att.Path, v: Float, norm: att.Norm, radius: float, seed: int) -> list[att.Evidence]:
+def _on_the_path(run: Experiment, norm: att.Norm, radius: float, seed: int) -> list[att.Evidence]:
     """How far the loss is from the least one of the ball, and the norm from its radius."""
-    path = att.regularisation_path(run.tokens, att.Linear(v), norm=norm, radii=[radius], starts=4, seed=seed)
-    over = float(np.expm1(run.log_excess[-1] - path.log_excess[-1]))
-    short = abs(1 - float(norm.value(run.final)) / radius)
+    head = att.Linear(run.v)
+    path = att.regularisation_path(run.tokens, head, norm=norm, radii=[radius], starts=4, seed=seed)
+    over = float(np.expm1(run.path.log_excess[-1] - path.log_excess[-1]))
+    short = abs(1 - float(norm.value(run.path.final)) / radius)
     return [
         att.at_most(f"|excess loss / the {norm} path's − 1|", abs(over), OVER),
         att.at_most(f"|1 − {norm} norm / radius|", short, OFF),

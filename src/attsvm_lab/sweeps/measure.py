@@ -29,6 +29,7 @@ from attsvm._support.options import BadOption
 from attsvm._support.validation import is_finite
 from attsvm.norms.names import norm_of
 from attsvm.numbers import Float
+from attsvm_lab.experiment import arrivals
 from attsvm_lab.programs import fit_rate  # which registers "max-norm" for the words of studies
 from attsvm_lab.sweeps.intervals import KINDS
 from attsvm_lab.sweeps.plugins import is_plugin, plugin
@@ -147,9 +148,8 @@ def _margin_ratio(runs: TrainedRuns, norm: Norm) -> NDArray[Any]:
 
 def _arrival(runs: TrainedRuns, norm: Norm, level: float = ARRIVED) -> NDArray[Any]:
     """The first recorded step from which on the margin ratio is at least `level`; NaN where there is none."""
-    ratios = _ratios(runs, norm)
-    stays = np.logical_and.accumulate((ratios >= level)[:, ::-1], axis=1)[:, ::-1]
-    return np.where(stays[:, -1], runs.path.index[stays.argmax(1)].astype(float), np.nan)
+    steps = arrivals(runs.path.index, _ratios(runs, norm) >= level)
+    return np.where(np.isfinite(steps), steps, np.nan)
 
 
 def _one_minus_cosine(runs: TrainedRuns, norm: Norm) -> NDArray[Any]:

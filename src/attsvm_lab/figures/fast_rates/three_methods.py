@@ -12,7 +12,7 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, ORANGE
-from attsvm_lab.claims.fast_rates import descend
+from attsvm_lab.claims.fast_rates import descent, log_residual
 from attsvm_lab.figures.accuracy import log_digits, sampled, within
 from attsvm_lab.figures.figure import CONJECTURED, RUN, Arrays, Check, scales
 from attsvm_lab.figures.papers import FAST_RATES
@@ -62,12 +62,12 @@ def experiment(runs: int) -> Arrays:
     arrays: Arrays = {}
     for method, (rule, _, steps) in METHODS.items():
         inner = {*RECORD, *np.unique(np.geomspace(1, steps, 50).astype(int)).tolist()}
-        run = descend(tokens, v, rule, steps, sorted(k for k in inner if k <= steps))
+        run = descent(tokens, v, rule, steps, sorted(k for k in inner if k <= steps))
         arrays |= {
             f"steps_{method}": run.path.index,
-            f"away_{method}": run.away,
+            f"away_{method}": run.off(),
             f"norm_{method}": run.path.norm(),
-            f"residual_{method}": run.log_residual / np.log(10),
+            f"residual_{method}": log_residual(run) / np.log(10),
             f"gap_{method}": run.path.log_excess / np.log(10),
         }
     return arrays

@@ -22,10 +22,9 @@ from attsvm_lab.claims.gradient_flow import (
     aligned_run,
     balance_drifts,
     diagonal_program,
-    diagonal_run,
-    flow_run,
-    margin_shares,
+    flow,
 )
+from attsvm_lab.claims.instances import first_tokens
 from attsvm_lab.figures.accuracy import exactly, within
 from attsvm_lab.figures.figure import CONJECTURED, DERIVED, STATED, Arrays, Check, scales
 from attsvm_lab.figures.papers import GRADIENT_FLOW
@@ -63,22 +62,24 @@ def experiment(seeds: int, steps: int) -> Arrays:
             "diagonal_itself": (att.Diagonal(), np.zeros(WIDE)),
         }
         for name, (weight, init) in starts.items():
-            run = diagonal_run(seed, weight, init, steps, record)
-            curves.setdefault(name, []).append(margin_shares(run, att.l1))
+            run = flow(seed, weight, NGD, steps, init, d=WIDE, record=record)
+            curves.setdefault(name, []).append(run.ratio(att.l1, first_tokens(run.tokens)))
         general: dict[str, att.Weight] = {"factors": att.KeyQuery(), "whole": att.FullWeight()}
         for name, weight in general.items():
-            run = flow_run(seed, weight, NGD, steps, record=record, init=att.uniform(seed))
-            curves.setdefault(name, []).append(margin_shares(run, att.nuclear))
+            run = flow(seed, weight, NGD, steps, att.uniform(seed), record=record)
+            curves.setdefault(name, []).append(run.ratio(att.nuclear, first_tokens(run.tokens)))
         for name, aligned in (("aligned", True), ("turned", False)):
             run, (U, V) = aligned_run(seed, aligned, NGD, steps, record)
-            features = U.T @ run.W @ V
-            off = np.linalg.norm(features * (1 - np.eye(len(U))), axis=(-2, -1)) / run.norm()
+            path = run.path
+            features = U.T @ path.W @ V
+            off = np.linalg.norm(features * (1 - np.eye(len(U))), axis=(-2, -1)) / path.norm()
             curves.setdefault(f"{name}_off", []).append(off)
-            curves.setdefault(f"{name}_cosine", []).append(att.cosine(run.W, diagonal_program(run, U, V)))
-            curves.setdefault(f"{name}_margin", []).append(margin_shares(run, att.nuclear))
+            curves.setdefault(f"{name}_cosine", []).append(att.cosine(path.W, diagonal_program(path, U, V)))
+            margin = run.ratio(att.nuclear, first_tokens(run.tokens))
+            curves.setdefault(f"{name}_margin", []).append(margin)
     arrays: Arrays = {name: np.stack(runs)[:, 1:] for name, runs in curves.items()}
     drifts = np.array([balance_drifts(seed)[0] for seed in range(seeds)])
-    return arrays | {"steps": run.index[1:], "drift": drifts}
+    return arrays | {"steps": path.index[1:], "drift": drifts}
 
 
 @experiment.draws
