@@ -100,7 +100,7 @@ def test_each_known_limit_has_its_norm_and_standing(weight, optimizer, norm, sta
         (KeyQuery(), steepest(spectral, 0.1, momentum=0.9), "FullWeight with the same steps → spectral"),
         (KeyQuery(), mirror(3, 0.1), "FullWeight with the same steps → l3"),
         (FullWeight(), optax.adam(0.1), "eps=0"),
-        (DiagonalKeyQuery(), optax.adagrad(0.1), "→ l1"),
+        (DiagonalKeyQuery(), optax.adagrad(0.1), "not Adam's, as in RMSprop and AdaGrad"),
     ],
     ids=[
         "sign on (K, Q)",
@@ -247,8 +247,9 @@ def test_a_theorem_is_told_with_its_hypotheses():
 def test_a_theorem_of_this_package_prints_every_hypothesis(weight, optimizer, words):
     limit = limit_norm(weight, optimizer)
     assert limit.standing.startswith("theorem") and "law_of_halves_proofs" in limit.reference
-    assert all(word in limit.hypotheses for word in words), limit.hypotheses
-    assert "condition (*)" not in limit_norm(FullWeight(), optimizer).hypotheses  # W needs none
+    printed = "; ".join(map(str, limit.hypotheses))
+    assert all(word in printed for word in words), printed
+    assert "condition (*)" not in str(limit_norm(FullWeight(), optimizer).hypotheses)  # W needs none
 
 
 def test_a_limit_that_is_ours_names_a_claim_that_exists():
@@ -319,8 +320,8 @@ def test_beside_a_trained_head_the_limit_is_the_offset_program():
     assert (proven.norm, proven.standing) == (spectral, "theorem for flows")
     assert (measured.norm, measured.standing) == (spectral, "conjecture")
     assert limit_norm(KeyQuery(), W, train_head=along).standing == "conjecture"
-    assert all("offset program" in limit.hypotheses for limit in (proven, measured))
-    assert "offset program" not in limit_norm(FullWeight(), W).hypotheses
+    assert all("offset program" in str(limit.hypotheses) for limit in (proven, measured))
+    assert "offset program" not in str(limit_norm(FullWeight(), W).hypotheses)
     for head in (gd(0.1), steepest(linf, 0.1, momentum=0.9), steepest(linf, 0.1, decay=0.1)):
         with pytest.raises(NoTheorem, match="must grow alike"):
             limit_norm(FullWeight(), W, train_head=head)

@@ -7,10 +7,39 @@ from typing import Any, Literal
 
 import numpy as np
 
+from attsvm.comparison.hypotheses import (
+    ARRIVED,
+    CONE,
+    EACH,
+    EQUAL,
+    FALLING,
+    FIRST_ORDER,
+    FULL,
+    IN_BATCHES,
+    JOINT,
+    MAJORISED,
+    MEASURED,
+    OFFSETS,
+    ORTHOGONAL,
+    RANKS,
+    SCHEDULE,
+    SMALL,
+    SQUARES,
+    STARTS,
+    WIDE,
+    WIDE_FOR_ROWS,
+    WIDE_HEADS,
+    Facts,
+    Hypotheses,
+)
+from attsvm.comparison.likeness import NEAR, is_torch, likeness
+from attsvm.data.path import Path
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Entrywise, Norm, capabilities_of, frobenius, l1, linf, nuclear, spectral
 from attsvm.norms.capabilities import changes_a_rule
 from attsvm.norms.factored import Factored
 from attsvm.norms.layouts import HeadLayout
+from attsvm.norms.names import as_norm
 
 Standing = Literal["theorem", "theorem for flows", "conjecture"]
 
@@ -30,42 +59,12 @@ BATCHES = "Baek et al. 2025, arXiv 2510.26303 (proven for linear models)"
 COMPOSED = "docs/choosing.md, a claim on fresh seeds, after docs/law_of_halves.md"
 HEADS = "docs/choosing.md, several heads: measured here, a sum of programs"
 
-CONE = "from a cone around a locally optimal direction, far from the origin, with small steps"
-ORTHOGONAL = "equal losing scores and nearly orthogonal tokens"
-ARRIVED = "losing tokens that score lower than the selected ones; a loss that is small at one time"
-WIDE = "rank at least min(n, d, e); below, the program bounds the margin from above only"
-STARTS = "a converging direction with unique multipliers; no |k_j| = |q_j| at the start"
-FULL = (
-    "condition (*) at the limit, which holds at full rank: the multipliers have no part outside the used "
-    "directions, or for the nuclear norm and l1 none that is larger than inside; kkt_point checks it"
-)
-MAJORISED = "diag(a) and diag(b) of the KKT point majorise the multipliers: [[diag a, M], [Mᵀ, diag b]] ⪰ 0"
-SMALL = "steps so short that lr² t stays small: a step moves W by lr times the length of the factors"
-SQUARES = "the squares of the steps sum to a finite number"
-
-SCHEDULE = "steps lr(k) > 0 that do not sum to a finite number, each small against the sum before it"
-FALLING = "b1 ≤ b2; steps that fall to zero and do not sum to a finite number"
-
 PROOFS_OF_HEADS = "docs/heads_proofs.md"
-JOINT = (
-    "the margin is that of all heads, in one norm of all: max_margin_of_heads of attsvm_lab.programs solves "
-    "its program, with norm HeadsNorm(limit.layout, steps)"
-)
-WIDE_HEADS = "factors as wide as the heads' ranks, stacked ones as their sum"
-RANKS = "sums of Gram matrices of full rank, and heads of the rank of their multipliers"
 HEADS_CLAIM = "muon_on_fused_heads_maximises_their_joint_margin"
 """The claim that tests the joint program."""
 
 VALUES = "docs/lab/values_and_outputs.md"
-OFFSETS = (
-    "the margin is that of the offset program, in which each example has its label margin over N(W): see "
-    "offset_program of attsvm_lab.programs; exponential or logistic loss; attention saturates; the labels of "
-    "the selected tokens are separable"
-)
 OFFSET_CLAIM = "attention_beside_a_trained_head_follows_the_offset_program"
-
-EACH = "every head reaches its own program, with a length in the ratio of 1/margin"
-EQUAL = "every head reaches its own program, all with the same length"
 
 NEAREST = "FullWeight with gd or steepest(frobenius) → Frobenius"
 
@@ -99,7 +98,8 @@ class Limit:
 
     standing: "theorem", of the steps as they are; "theorem for flows", of steps that tend to zero in length;
         "conjecture", of others or of this package. A theorem may be proven by this package (`reference`).
-    hypotheses: what the statement needs besides separable tokens.
+    hypotheses: what the statement needs besides separable tokens, and how to check each. Their `holds` is
+        filled for the tokens, the head and the run that limit_norm has.
     claim: the name of the claim that tests it.
     layout: of heads that a matrix of the optimizer joins, whose norm is a joint one.
     """
@@ -107,63 +107,131 @@ class Limit:
     norm: Norm | str
     standing: Standing
     reference: str
-    hypotheses: str = ""
+    hypotheses: Hypotheses = ()
     claim: str = ""
     layout: HeadLayout | None = None
 
     def __str__(self) -> str:
-        return f"{self.norm} ({self.standing}: {self.reference})"
+        false = [h.statement for h in self.hypotheses if h.holds is False]
+        here = f"; does not hold here: {', '.join(false)}" if false else ""
+        return f"{self.norm} ({self.standing}: {self.reference}{here})"
 
 
-def limit_norm(weight: Any, optimizer: Any, batch: Any = None, *, train_head: Any = None) -> Limit:
+def limit_norm(
+    weight: Any,
+    optimizer: Any,
+    batch: Any = None,
+    *,
+    train_head: Any = None,
+    tokens: Tokens | None = None,
+    head: Any = None,
+    run: Path | None = None,
+) -> Limit:
     """The norm N for which W/N(W) tends to a max-margin direction.
 
     weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(), or MultiHead(count, weight). Heads that
         a matrix of the optimizer joins have one norm; others are compared each by itself.
-    optimizer: gd, steepest, mirror, polyak, adam, compositional, or what takes the same steps in optax (sgd,
-        sign_sgd, signum, adam, adamw) or torch (SGD, Adam, AdamW, those of attsvm.torch).
+    optimizer: gd, steepest, mirror, polyak, adam or compositional. One of optax or torch takes some steps on
+        random gradients: if they are those of one of ours, its limit is stated as a conjecture.
     batch: as of train(), None for all examples.
     train_head: the optimizer of the head, as of train(). Then the norm is that of the offset program, whose
         label margins a path has: `attsvm_lab.programs.offset_program`.
+    tokens, head, run: on which the hypotheses are tested: `limit.hypotheses` says which hold. The head is
+        Linear(v) or v; the tokens are by default those of the run.
 
     Diagonal weights are compared by the entrywise norm of their diagonal. Factors that are normalised
     together and apart (`separate`) have the same limit.
-    A schedule of the learning rate is evaluated at some hundred steps.
-    `hypotheses` says what the statement needs, `claim` what tests it here.
+    A schedule of the learning rate is evaluated at some hundred steps up to 2^27: a finite sum that shows
+    later is not seen.
+    `claim` says what tests the statement here.
     Raises NoTheorem where nothing is proven or conjectured; it names the nearest case.
     """
     from attsvm.training.optimizers import adapted
     from attsvm.training.schedules import no_limit
-    from attsvm.training.twins import twin_of
     from attsvm.training.weights import check
 
     check(weight)
-    twin = twin_of(optimizer)
-    if twin is None:
-        adapted(optimizer)  # raises TypeError for what is no optimizer
-        raise NoTheorem(f"no limit known for {weight!r} with {optimizer!r}. Nearest: {NEAREST}.")
-    rule = None if twin.rule is None else _canonical_rule(weight, twin.rule)
-    if rule is None or twin.difference or not _unmodified(weight, rule):
-        raise NoTheorem(_why_not_exact(weight, rule, twin.name, twin.difference))
-    lr = getattr(rule, "lr", 1.0)
-    fault = no_limit(lr)
-    if fault:
-        nearest = _with_its_limit(weight, replace(rule, lr=0.1))
-        raise NoTheorem(f"{fault}: no limit is known. Nearest: {nearest}.")
-    limit = _limit(weight, rule) if batch is None else _limit_of_batches(weight, rule)
-    if callable(lr) and SCHEDULE not in limit.hypotheses:  # of several heads one has stated it already
-        limit = replace(limit, hypotheses="; ".join(filter(None, (limit.hypotheses, SCHEDULE))))
-    return limit if train_head is None else _beside_a_head(limit, weight, train_head)
+    rule = _rule_of(optimizer)
+    if rule is None and not (is_torch(optimizer) or hasattr(optimizer, "update")):
+        adapted(optimizer)  # raises TypeError: it is no optimizer
+    if rule is None:
+        limit = _limit_by_likeness(weight, optimizer, batch)
+    else:
+        rule = _canonical_rule(weight, rule)
+        if not _unmodified(weight, rule):
+            raise NoTheorem(
+                f"no limit known for {weight!r} with {rule!r}. Nearest: {_nearest(weight, rule)}."
+            )
+        lr = getattr(rule, "lr", 1.0)
+        fault = no_limit(lr)
+        if fault:
+            nearest = _with_its_limit("constant steps", weight, replace(rule, lr=0.1))
+            raise NoTheorem(f"{fault}: no limit is known. Nearest: {nearest}.")
+        limit = _limit(weight, rule) if batch is None else _limit_of_batches(weight, rule)
+        if callable(lr) and SCHEDULE[0] not in limit.hypotheses:  # of several heads one has stated it already
+            limit = replace(limit, hypotheses=limit.hypotheses + SCHEDULE)
+    if train_head is not None:
+        limit = _beside_a_head(limit, weight, train_head)
+    tokens = run.tokens if tokens is None and run is not None else tokens
+    facts = Facts(weight, rule, tokens, getattr(head, "v", head), run)
+    if run is not None and run.heads is not None:  # each head has hypotheses of its own
+        facts = Facts(weight, rule, tokens)
+    return replace(limit, hypotheses=tuple(hypothesis.on(facts) for hypothesis in limit.hypotheses))
+
+
+def _rule_of(optimizer: Any) -> Any:
+    """The rule of an optimizer of ours; None of any other, and of a class made from ours."""
+    from attsvm.training import rules
+
+    ours = (
+        rules.Adam,
+        rules.Compositional,
+        rules.GradientDescent,
+        rules.Mirror,
+        rules.Polyak,
+        rules.Steepest,
+    )
+    if type(optimizer) is rules.Optimizer:
+        return _rule_of(optimizer.rule)
+    if type(optimizer) is rules.PerBlock:  # every array by itself: the same rule
+        return _rule_of(optimizer.rule)
+    if type(optimizer) is rules.Foreign:
+        return _rule_of(optimizer.optimizer)
+    return optimizer if type(optimizer) in ours else None
+
+
+def _limit_by_likeness(weight: Any, optimizer: Any, batch: Any) -> Limit:
+    """The limit of the known optimizer that takes the same steps on random gradients."""
+    from attsvm.training.rules import Adam, GradientDescent, Steepest
+
+    name = type(optimizer).__name__
+    try:
+        measured = likeness(optimizer)
+    except ValueError as error:
+        raise NoTheorem(
+            f"no limit known for {weight!r} with {name}: {error}. Nearest: {_nearest(weight, optimizer)}."
+        ) from None
+    rule: Any = Adam(0.1, measured.momentum, measured.squares or 0.0, 0.0)
+    if measured.squares is None:
+        rule = Steepest(as_norm(measured.steps), 0.1, measured.momentum)
+        if measured.call == "gd(lr)":
+            rule = GradientDescent(0.1)
+    if not measured.same:
+        near = _with_its_limit(measured.call, weight, rule)
+        nearest = near if measured.cosine >= NEAR else _nearest(weight, optimizer)
+        raise NoTheorem(f"no limit known for {weight!r} with {name}: it {measured}. Nearest: {nearest}.")
+    limit = limit_norm(weight, rule, batch)
+    reference = f"{name} {measured}; twin: {measured.call}; {limit.reference}"
+    hypotheses = (*MEASURED, *limit.hypotheses, *SCHEDULE)
+    return replace(limit, standing="conjecture", reference=reference, hypotheses=hypotheses)
 
 
 def _beside_a_head(limit: Limit, weight: Any, train_head: Any) -> Limit:
     """The limit where the head is trained along, by normalised steps of its own: the offset program."""
     from attsvm.training.rules import Steepest
-    from attsvm.training.twins import twin_of
     from attsvm.training.weights import FullWeight
 
-    twin = twin_of(train_head)
-    rule = None if twin is None or twin.difference else twin.rule
+    rule = _rule_of(train_head)
     steps = rule if isinstance(rule, Steepest) and not isinstance(rule.norm, tuple) else None
     if steps is None or np.any(steps.momentum) or np.any(steps.decay) or limit.layout is not None:
         raise NoTheorem(
@@ -173,7 +241,7 @@ def _beside_a_head(limit: Limit, weight: Any, train_head: Any) -> Limit:
         )
     proven = isinstance(weight, FullWeight) and steps.norm == frobenius and limit.standing != "conjecture"
     standing: Standing = "theorem for flows" if proven else "conjecture"
-    hypotheses = "; ".join(filter(None, (OFFSETS, limit.hypotheses)))
+    hypotheses = OFFSETS + limit.hypotheses
     return replace(limit, standing=standing, reference=VALUES, hypotheses=hypotheses, claim=OFFSET_CLAIM)
 
 
@@ -191,7 +259,7 @@ def _limit(weight: Any, rule: Any) -> Limit:
     if isinstance(rule, Polyak) and np.any(np.greater_equal(rule.factor, 2)):
         raise NoTheorem(
             f"Polyak's step with factor {rule.factor} may ascend: no limit is known from 2 on. "
-            f"Nearest: {_with_its_limit(weight, Polyak())}."
+            f"Nearest: {_with_its_limit('polyak()', weight, Polyak())}."
         )
     norms: Any = getattr(rule, "norm", None)
     factors = 2 if isinstance(weight, KeyQuery) else getattr(weight, "depth", 0)
@@ -217,14 +285,14 @@ def _limit(weight: Any, rule: Any) -> Limit:
             standing: Standing = "conjecture" if rule.normalised else "theorem"
             return Limit(Entrywise(rule.p), standing, MIRROR, CONE)
         case ((FullWeight() | Diagonal(depth=1)), Steepest()) if not np.any(rule.momentum):
-            return _proven(rule, norms, "Theorem 1", "", CLAIMS.get(norms, ""))
+            return _proven(rule, norms, "Theorem 1", (), CLAIMS.get(norms, ""))
         case ((FullWeight() | Diagonal(depth=1)), Steepest()):
             proven_linear = capabilities_of(norms).acts_on in ("entries", "singular values")
             return Limit(norms, "conjecture", SPECTRAL if proven_linear else STEEPEST)
         case KeyQuery(), Compositional():
-            return Limit(rule.norm, "conjecture", COMPOSED, f"{WIDE}; steps of W itself to first order")
+            return Limit(rule.norm, "conjecture", COMPOSED, WIDE + FIRST_ORDER)
         case KeyQuery(), _ if along_gradient:
-            return _proven(rule, nuclear, "Theorems 1 and 2", f"{FULL}; {WIDE}", CLAIMS_OF_FACTORS[1])
+            return _proven(rule, nuclear, "Theorems 1 and 2", FULL + WIDE, CLAIMS_OF_FACTORS[1])
         case Diagonal(depth=2), _ if along_gradient and not (isinstance(rule, Steepest) and weight.separate):
             claim = "diagonal_key_query_descent_tends_to_the_l1_direction"
             return _for_flows(l1, f"Theorem 4; for aligned starts {FLOW}", STARTS, claim)
@@ -271,23 +339,12 @@ def _unmodified(weight: Any, rule: Any) -> bool:
     return type(inner) in OURS and not changes_a_rule(norm)
 
 
-def _why_not_exact(weight: Any, rule: Any, name: str, difference: str) -> str:
-    """The message for an optimizer that differs from a rule of ours: the difference, and the rule's limit."""
-    from attsvm.training.twins import VERBS
-
-    message = f"no limit known for {weight!r} with {name}" + (f": {difference}" if difference else "")
-    ours = type(rule) in VERBS and _unmodified(weight, rule)
-    return f"{message}. Nearest: {_with_its_limit(weight, rule) if ours else _nearest(weight, rule)}."
-
-
-def _with_its_limit(weight: Any, rule: Any) -> str:
-    """A rule and its limit, or the reason why it has none, as words of a message."""
-    from attsvm.training.twins import written
-
+def _with_its_limit(words: str, weight: Any, rule: Any) -> str:
+    """What words describe and its limit, or the reason why it has none."""
     try:
-        return f"{written(rule)} → {limit_norm(weight, rule).norm}"
+        return f"{words} → {limit_norm(weight, rule).norm}"
     except NoTheorem as reason:
-        return f"{written(rule)}, of which: {str(reason).removesuffix('.')}"
+        return f"{words}, of which: {str(reason).removesuffix('.')}"
 
 
 # ---------------------------------------------------------------------- batches, heads, factors
@@ -300,9 +357,7 @@ def _limit_of_batches(weight: Any, rule: Any) -> Limit:
 
     signs = isinstance(rule, Steepest) and rule.norm == linf
     if isinstance(weight, FullWeight) and signs and np.all(rule.momentum) and not np.any(rule.decay):
-        return Limit(
-            linf, "conjecture", BATCHES, "momentum near 1, small steps, every example once per epoch"
-        )
+        return Limit(linf, "conjecture", BATCHES, IN_BATCHES)
     nearest = f"all examples at once → {limit_norm(weight, rule).norm}"
     raise NoTheorem(
         f"no limit known for mini-batches with {rule!r}. Nearest: {nearest}; of linear models, Adam in "
@@ -338,8 +393,7 @@ def _limit_of_heads(weight: Any, rule: Any) -> Limit:
     # Steps that are not normalised are the same for heads apart and for heads together.
     unnormalised = isinstance(rule, GradientDescent) or (isinstance(rule, Mirror) and not rule.normalised)
     lengths = EACH if weight.norm != "apart" or unnormalised else EQUAL
-    hypotheses = "; ".join(filter(None, (lengths, of_one_head.hypotheses)))
-    return Limit(of_one_head.norm, "conjecture", HEADS, hypotheses)
+    return Limit(of_one_head.norm, "conjecture", HEADS, lengths + of_one_head.hypotheses)
 
 
 def _limit_of_layout(weight: Any, rule: Any) -> Limit:
@@ -358,13 +412,13 @@ def _limit_of_layout(weight: Any, rule: Any) -> Limit:
         )
     norm = f"norm of heads under {steps} steps on {layout}"
     if not layout.of_factors:
-        stated = "; ".join(filter(None, (JOINT, of_one_head.hypotheses)))
+        stated = JOINT + of_one_head.hypotheses
         return Limit(
             norm, of_one_head.standing, f"{PROOFS_OF_HEADS}, Theorems 2 and 3", stated, layout=layout
         )
-    conditions = "; ".join((ARRIVED, JOINT, WIDE_HEADS, SMALL))
+    conditions = ARRIVED + JOINT + WIDE_HEADS + SMALL
     if steps.p < np.inf and layout == HeadLayout.fused(layout.heads):
-        conditions = f"{conditions}; {RANKS}"
+        conditions += RANKS
         proofs = f"{PROOFS_OF_HEADS}, Theorems 2 and 4"
         return Limit(norm, "theorem for flows", proofs, conditions, HEADS_CLAIM, layout)
     proofs = f"{PROOFS_OF_HEADS}, Theorem 2: KKT points"
@@ -405,9 +459,7 @@ def _law_of_halves(weight: Any, rule: Any) -> Limit | None:
     """The limit by the law of halves; None where the implied norm is unknown or not convex."""
     factored = _implied_norm(weight, rule.norm)
     if factored.named:
-        return _proven(
-            rule, factored.named, "Theorems 1 and 2", f"{MAJORISED}; rank at least d + e", ROWS_CLAIM
-        )
+        return _proven(rule, factored.named, "Theorems 1 and 2", MAJORISED + WIDE_FOR_ROWS, ROWS_CLAIM)
     implied = factored.closed
     if implied is None:
         return None
@@ -422,12 +474,12 @@ def _law_of_halves(weight: Any, rule: Any) -> Limit | None:
             return _for_flows(implied, "Theorems 1 and 2", FULL, claim)
         return _proven(rule, implied, "Theorems 1 and 2", FULL, claim)
     if traits.acts_on != "singular values":  # a norm that somebody states: its KKT points are not known
-        return Limit(implied, "conjecture", HALVES, f"{WIDE}; {SMALL}")
+        return Limit(implied, "conjecture", HALVES, WIDE + SMALL)
     if isinstance(factored.norm, tuple):
         claim = "two_norms_of_the_factors_lead_to_their_harmonic_sum"
     else:
         claim = CLAIMS_OF_FACTORS.get(implied.p, "") if implied.p in (2, np.inf) else ""
-    return _proven(rule, implied, "Theorems 1 and 2", f"{FULL}; {WIDE}", claim)
+    return _proven(rule, implied, "Theorems 1 and 2", FULL + WIDE, claim)
 
 
 def _is_lp_of_two_diagonals(weight: Any, norm: Any) -> bool:
@@ -436,13 +488,13 @@ def _is_lp_of_two_diagonals(weight: Any, norm: Any) -> bool:
     return lp and weight.depth == 2 and not weight.separate
 
 
-def _for_flows(norm: Norm | str, theorems: str, hypotheses: str, claim: str = "") -> Limit:
+def _for_flows(norm: Norm | str, theorems: str, hypotheses: Hypotheses, claim: str = "") -> Limit:
     """A limit that is proven for the flow only."""
-    stated = "; ".join(filter(None, (ARRIVED, hypotheses, SMALL)))
+    stated = ARRIVED + hypotheses + SMALL
     return Limit(norm, "theorem for flows", f"{PROOFS}, {theorems}", stated, claim)
 
 
-def _proven(rule: Any, norm: Norm | str, theorems: str, hypotheses: str, claim: str = "") -> Limit:
+def _proven(rule: Any, norm: Norm | str, theorems: str, hypotheses: Hypotheses, claim: str = "") -> Limit:
     """A limit that is proven for the flow, and by Theorem 8 for shrinking steps and for plain descent."""
     from attsvm.training.rules import GradientDescent
     from attsvm.training.schedules import squares_sum
@@ -450,7 +502,7 @@ def _proven(rule: Any, norm: Norm | str, theorems: str, hypotheses: str, claim: 
     plain = isinstance(rule, GradientDescent)
     if not plain and not squares_sum(getattr(rule, "lr", None)):
         return _for_flows(norm, theorems, hypotheses, claim)
-    stated = "; ".join(filter(None, (ARRIVED, hypotheses, "" if plain else SQUARES)))
+    stated = ARRIVED + hypotheses + (() if plain else SQUARES)
     return Limit(norm, "theorem", f"{PROOFS}, {theorems}, for steps Theorem 8", stated, claim)
 
 

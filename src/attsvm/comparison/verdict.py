@@ -209,10 +209,8 @@ def _improves(path: Path, resolved: Bool, errors: Float, tolerance: float) -> Bo
     end, beyond = np.maximum(resolved.sum(-1) - 1, 0), ~resolved[..., -1]
     halfway = np.searchsorted(path.index, path.index[end] / 2)
     halfway = np.where(beyond & (halfway == end), np.maximum(end - 1, 0), halfway)
-    last, middle, directed = (
-        np.take_along_axis(array, at[..., None], -1)[..., 0]
-        for array, at in ((errors, end), (errors, halfway), (path.W.any((-2, -1)), halfway))
-    )
+    last, middle = (np.take_along_axis(errors, at[..., None], -1)[..., 0] for at in (end, halfway))
+    directed = np.take_along_axis(path.W.any((-2, -1)), halfway[..., None], -1)[..., 0]
     unrecorded = beyond & ((halfway == end) | ~directed)
     return np.asarray((last <= tolerance) | (last < 0.9 * middle) | unrecorded)
 
@@ -343,7 +341,7 @@ def classify(
         kind[undecided & _locally_optimal(path.tokens, v, solution)] = "local"
     elif undecided.any():
         # A program of another norm than Frobenius may take a second: solve those that decide.
-        runs = np.flatnonzero(undecided) if kind.ndim else ...
+        runs: Any = np.flatnonzero(undecided) if kind.ndim else ...
         tokens = path.tokens if path.tokens.runs is None else path.tokens.run(runs)
         heads = np.asarray(v)[runs] if np.ndim(v) > 1 else v
         with suppress(NotSeparable):

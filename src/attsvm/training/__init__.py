@@ -5,7 +5,7 @@ in which layout (layout), runs it until its last step or its convergence (driver
 chunks), and makes the path. engine has the compiled loop, fused the kernel of a GPU, devices the sharing of
 runs, segments Ctrl-C and the length of calls, resume the saved state.
 A step: attention and sums (gradient and excess), losses, prediction_heads, weights, data, batches, and rules,
-which optimizers makes; directions and schedules serve them, twins reads rules of optax and torch.
+which optimizers makes; directions and schedules serve them.
 A regularisation path: regularise, search, radius, balls.
 Shared: types, runs (the runs axis), programs (how many compiled ones are kept in memory), compilation (how
 XLA compiles, and programs on disk).

@@ -43,7 +43,6 @@ from attsvm.training.rules import (
     Rule,
     Steepest,
 )
-from attsvm.training.twins import is_torch, twin_of, written
 
 
 def steepest(
@@ -202,12 +201,10 @@ def _number(name: str, value: Any, valid: Callable[[Any], bool], expected: str) 
 
 
 def _optax(optimizer: object) -> optax.GradientTransformationExtraArgs:
-    if is_torch(optimizer):
-        twin = twin_of(optimizer)
-        near = "" if twin is None or twin.rule is None else f"pass {written(twin.rule)}, or "
+    if hasattr(optimizer, "param_groups"):
         raise TypeError(
-            f"{type(optimizer).__name__} is an optimizer of torch, and this trains with JAX: {near}"
-            "train with torch and hand the weights to Path.of(tokens, weights)."
+            f"{type(optimizer).__name__} is an optimizer of torch, and this trains with JAX: pass one of "
+            "attsvm, or train with torch and hand the weights to Path.of(tokens, weights)."
         )
     if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(

@@ -129,11 +129,11 @@ def theory(training: Mapping[str, Any]) -> dict[str, str]:
         return {"why": str(error).split(". Nearest")[0]}
     joint = limit.layout is not None
     hypotheses = [str(limit.norm)] * joint + ["all inputs at every step"] * bool(training.get("batch"))
-    hypotheses.append(limit.hypotheses)
+    hypotheses += map(str, limit.hypotheses)
     return {
         "norm": JOINT if joint else str(limit.norm),
         "standing": limit.standing,
-        "hypotheses": "; ".join(filter(None, hypotheses)),
+        "hypotheses": "; ".join(hypotheses),
     }
 
 
