@@ -136,7 +136,6 @@ def test_an_optimizer_of_torch_is_measured_on_a_copy(torch):
     assert not w.any() and w.grad is None and not momentum.state  # its own is as it was
     for optimizer in (
         att_torch.SteepestDescent([w], 0.1, spectral, polar="newton-schulz"),
-        att_torch.SteepestDescent([w], 0.1, spectral, heads=2),
         att_torch.SteepestDescent([w], 0.1, Schatten(4)),
         torch.optim.AdamW([w], 0.1, eps=0.0),
         torch.optim.SGD([w], 0.1, maximize=True),

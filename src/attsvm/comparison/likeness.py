@@ -110,8 +110,7 @@ def _candidates(gradients: Float) -> Iterator[tuple[str, float | None, Float]]:
     """The steps of known optimizers with every momentum (momenta, draws, d, e)."""
     averages = _averages(gradients, MOMENTA)
     for word, norm in NORMS.items():
-        if word != "max-norm":  # its steepest direction is a program of its own
-            yield word, None, norm.steepest(averages)
+        yield word, None, norm.steepest(averages)
     for share in SQUARES:
         yield "adam", share, _adam(gradients, MOMENTA, share)
 
