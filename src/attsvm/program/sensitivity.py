@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from attsvm.data.tokens import Tokens
 from attsvm.numbers import Bool, Float
 from attsvm.program.constraints import Constraints
+from attsvm.program.derivative.polish import at_vertices
 from attsvm.program.derivative.pull_back import Derivative
 from attsvm.program.solve import solve
 
@@ -76,6 +77,7 @@ class Sensitivity:
             )
         if not solution.separable:
             raise ValueError("this run is not separable: it has no margin. Ask a run that is.")
+        solution = at_vertices(solution)
         derivative = Derivative.of(solution)
         slopes = derivative.pull_back(norm=np.ones(1))
         by_data = slopes.keys[0], slopes.queries[0], slopes.required[0]

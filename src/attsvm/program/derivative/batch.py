@@ -17,6 +17,7 @@ from attsvm.program.conflict import explain
 from attsvm.program.constraints import packed
 from attsvm.program.derivative.arguments import AnyArray, Choice, Data
 from attsvm.program.derivative.optimum import Optimum
+from attsvm.program.derivative.polish import at_vertices
 from attsvm.program.derivative.pull_back import Derivative, norm_on
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Contradiction, NotSeparable, Solution
@@ -158,7 +159,7 @@ class Batch:
 def solve_batch(data: Data, choice: Choice, norm: Norm) -> Batch:
     """Solve the programs of arrays of the host."""
     tokens, selected, required, price = _program(data, choice)
-    solution = max_margin(tokens, selected, norm, required=required, slack=price)
+    solution = at_vertices(max_margin(tokens, selected, norm, required=required, slack=price))
     return Batch(solution, solution.token_multipliers, data.keys.shape[:-3])
 
 

@@ -77,13 +77,18 @@ class Local(Protocol):
 
 def local(active: Active, norm: Norm) -> Local:
     """Of a norm whose W has a derivative; see `has_derivative`."""
-    return Vertex(active, norm) if norm.p in (1, np.inf) else Curved(active, norm)
+    return Vertex(active, norm) if has_vertices(norm) else Curved(active, norm)
 
 
 def has_derivative(norm: Norm) -> bool:
     """Whether W has a derivative that this file knows."""
     kind = capabilities_of(norm).acts_on
     return kind == "entries" or (kind == "singular values" and 1 < norm.p < np.inf)
+
+
+def has_vertices(norm: Norm) -> bool:
+    """Whether solutions are vertices: l1 and l∞."""
+    return capabilities_of(norm).acts_on == "entries" and norm.p in (1, np.inf)
 
 
 # ---------------------------------------------------------------------- strictly convex norms
@@ -175,6 +180,14 @@ class Vertex:
         q = _solved(self.AB.T, self.B.T @ W_bar.ravel() + norm_bar * self.g)
         P = -self.B @ _solved(self.AB, pull_bar)
         return Change(q, P.reshape(active.W.shape))
+
+    def exact(self) -> tuple[Float, Float]:
+        """W (d, e) and the multipliers (k,), up to rounding if no row depends on others."""
+        active = self.active
+        if not self.size > 0 or not self.pivot > 0:
+            return active.W, active.pull / (self.size or 1.0)
+        W = self.B @ _solved(self.AB, active.bound)
+        return W.reshape(active.W.shape), _solved(self.AB.T, self.g)
 
 
 def _pivot(square: Float) -> float:
