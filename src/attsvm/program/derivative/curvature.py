@@ -16,13 +16,7 @@ import numpy as np
 
 from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float
-
-ZERO = 1e-12
-"""Singular values this small next to the largest are zero."""
-
-FLAT = 1e-7
-"""An entry or singular value of W this small next to the largest is near zero. There its slope is without
-bound for p > 2, and its curvature vanishes for p < 2."""
+from attsvm.program.derivative.tolerances import TOLERANCES
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +75,7 @@ class OfEntries:
     def smooth(self, rank: int) -> bool:
         """Whether H is finite around M."""
         size = np.abs(self.power.s)
-        return self.power.p <= 2 or bool(size.min() > FLAT * size.max())
+        return self.power.p <= 2 or bool(size.min() > TOLERANCES.flat * size.max())
 
 
 class OfSpectrum:
@@ -89,10 +83,10 @@ class OfSpectrum:
 
     def __init__(self, M: Float, p: float, flat: float = 0.0) -> None:
         self.U, g, self.Vt = np.linalg.svd(M)
-        g = _without_small(np.where(g > ZERO * g[0], g, 0.0), p, flat)
+        g = _without_small(np.where(g > TOLERANCES.zero * g[0], g, 0.0), p, flat)
         self.power, self.shape = Power(g, p), M.shape
         s, g, k = self.power.s, self.power.g, len(g)
-        own = np.abs(g[:, None] - g) <= 1e-9 * g[0]
+        own = np.abs(g[:, None] - g) <= TOLERANCES.equal * g[0]
         with np.errstate(divide="ignore", invalid="ignore"):
             minus = np.where(own, self.power.bend[:, None], (s[:, None] - s) / (g[:, None] - g))
             plus = np.where(g[:, None] + g > 0, (s[:, None] + s) / (g[:, None] + g), 0.0)
@@ -119,7 +113,7 @@ class OfSpectrum:
     def smooth(self, rank: int) -> bool:
         """Whether H is finite around M, whose rank stays at most `rank`."""
         s = self.power.s
-        return self.power.p <= 2 or bool(s[min(rank, self.k) - 1] > FLAT * s[0])
+        return self.power.p <= 2 or bool(s[min(rank, self.k) - 1] > TOLERANCES.flat * s[0])
 
 
 def curvature(norm: Norm, M: Float, flat: float = 0.0) -> OfEntries | OfSpectrum:

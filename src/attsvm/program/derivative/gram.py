@@ -17,9 +17,9 @@ from attsvm.numbers import Float
 from attsvm.numbers.compiled import compiled, inner
 from attsvm.program.constraints import TINY
 from attsvm.program.derivative.optimum import Optimum
+from attsvm.program.derivative.tolerances import TOLERANCES
 
-DEPENDENT = 1e-12
-"""Squared distance of a unit row from the span of those before it below which the row is left out."""
+DEPENDENT = TOLERANCES.dependent  # a constant of the compiled code
 
 
 class Cotangents(NamedTuple):

@@ -16,10 +16,8 @@ from scipy.linalg.lapack import dpotrs, dpstrf
 
 from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float
-from attsvm.program.derivative.curvature import FLAT, OfEntries, OfSpectrum, curvature
-
-DEPENDENT = 1e-12
-"""Pivots of scaled rows below which a row depends on others."""
+from attsvm.program.derivative.curvature import OfEntries, OfSpectrum, curvature
+from attsvm.program.derivative.tolerances import TOLERANCES
 
 
 class Change(NamedTuple):
@@ -109,7 +107,7 @@ class Curved:
         self.pivot = self.system.pivot
         # For p < 2 the curvature of an entry that is zero vanishes. Rounding shows in it as its root.
         if norm.p < 2:
-            self.pivot = min(self.pivot, System(active, curvature(norm, M, FLAT)).pivot)
+            self.pivot = min(self.pivot, System(active, curvature(norm, M, TOLERANCES.flat)).pivot)
         if not self.at.smooth(active.rank):
             self.strictness = 0.0
 
@@ -131,7 +129,7 @@ class System:
         diagonal = np.diagonal(K)
         self.scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
         K = self.scale[:, None] * K * self.scale
-        factor, order, rank, _ = dpstrf(0.5 * (K + K.T), tol=DEPENDENT, lower=1)
+        factor, order, rank, _ = dpstrf(0.5 * (K + K.T), tol=TOLERANCES.dependent, lower=1)
         self.factor, self.order = factor[:rank, :rank], order[:rank] - 1
         full = rank == len(K)
         self.pivot = float(np.square(np.diagonal(self.factor)).min(initial=1.0)) if full else 0.0

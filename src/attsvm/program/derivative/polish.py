@@ -13,12 +13,10 @@ import numpy as np
 from attsvm.program.derivative.one_run import has_vertices
 from attsvm.program.derivative.optimum import times_power
 from attsvm.program.derivative.pull_back import Derivative, norm_on
+from attsvm.program.derivative.tolerances import TOLERANCES
 
 if TYPE_CHECKING:
     from attsvm.program.solution import Solution
-
-NO_WORSE = 1e-12
-"""Violations and gap that are as good as none: where both are below, the vertex is taken."""
 
 
 def at_vertices(solution: Solution) -> Solution:
@@ -34,7 +32,7 @@ def at_vertices(solution: Solution) -> Solution:
     packed = solution.constraints.pack(multipliers.reshape(solution.token_multipliers.shape))
     better = replace(solution, W=W.reshape(solution.W.shape), multipliers=packed)
     before, after = (np.asarray(s.certificate.worst) for s in (solution, better))
-    accepted = (after <= np.maximum(before, NO_WORSE))[..., None]
+    accepted = (after <= np.maximum(before, TOLERANCES.no_worse))[..., None]
     return replace(
         solution,
         W=np.where(accepted[..., None], better.W, solution.W),

@@ -15,12 +15,10 @@ from attsvm.program.derivative.active import ActiveRows, active_rows
 from attsvm.program.derivative.gram import Cotangents
 from attsvm.program.derivative.one_run import Active, Local, has_derivative, local
 from attsvm.program.derivative.optimum import Optimum, times_power
+from attsvm.program.derivative.tolerances import TOLERANCES
 
 if TYPE_CHECKING:
     from attsvm.program.solution import Solution
-
-STRICT, INDEPENDENT = 1e-7, 1e-8
-"""Strictness and pivot from which a solution is regular: there it has a derivative, and so around it."""
 
 
 def norm_on(solution: Solution) -> Norm:
@@ -68,7 +66,7 @@ class Derivative:
     @property
     def regular(self) -> Bool:
         """Whether W and multipliers have a derivative (r,); in a norm where W has none, whether N(W) has."""
-        return (self.strictness > STRICT) & (self.pivot > INDEPENDENT)
+        return (self.strictness > TOLERANCES.strict) & (self.pivot > TOLERANCES.independent)
 
     @cached_property
     def rows(self) -> ActiveRows:
