@@ -148,7 +148,6 @@ if TYPE_CHECKING:
     from attsvm.training.train import train as train
     from attsvm.training.weights import (
         Diagonal as Diagonal,
-        DiagonalKeyQuery as DiagonalKeyQuery,
         FullWeight as FullWeight,
         KeyQuery as KeyQuery,
         MultiHead as MultiHead,

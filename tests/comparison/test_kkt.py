@@ -116,10 +116,10 @@ def test_what_has_no_answer_is_refused():
     with pytest.raises(ValueError, match="3 norms, and the path has 1 factors"):
         att.kkt_point(runs.run(0), v, steps=(att.frobenius,) * 3)
     with pytest.raises(ValueError, match="W of the path is not diagonal"):
-        att.kkt_point(runs.run(0).changed(W=np.ones((6, 5, 5))), v, weight=att.DiagonalKeyQuery())
+        att.kkt_point(runs.run(0).changed(W=np.ones((6, 5, 5))), v, weight=att.Diagonal(2))
     with pytest.raises(ValueError, match="a quasi-norm: not convex"):
         diagonal = runs.run(0).changed(W=np.ones((6, 1, 1)) * np.eye(5))
-        att.kkt_point(diagonal, v, weight=att.DiagonalKeyQuery(), steps=att.l1)
+        att.kkt_point(diagonal, v, weight=att.Diagonal(2), steps=att.l1)
 
 
 def test_a_selection_of_lower_score_is_neither_limit_nor_stop(waiting):
@@ -142,12 +142,12 @@ def test_lp_steps_on_diagonals_end_at_the_limit_and_not_in_another_norm():
     run = att.train(
         tokens,
         att.Linear(v),
-        weight=att.DiagonalKeyQuery(),
+        weight=att.Diagonal(2),
         optimizer=att.steepest(att.Entrywise(4), 0.01),
         steps=10_000,
         init={"k": np.ones(8), "q": np.zeros(8)},
     )
-    judged = {p: att.kkt_point(run, v, steps=att.Entrywise(p), weight=att.DiagonalKeyQuery()) for p in (4, 8)}
+    judged = {p: att.kkt_point(run, v, steps=att.Entrywise(p), weight=att.Diagonal(2)) for p in (4, 8)}
     assert (judged[4].status, judged[8].status) == ("limit", "on the way")
     assert judged[4].balance < 0.05 and judged[4].alignment > 0.99 > judged[8].alignment
     prompts = att.Tokens(run.tokens.keys * run.tokens.queries[:, None, :])

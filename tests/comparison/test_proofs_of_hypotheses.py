@@ -61,7 +61,7 @@ def test_no_theorem_is_claimed_for_the_steps_of_three_diagonals():
     falling = att.steepest(att.Entrywise(6), lambda k: 0.5 * (k + 1.0) ** -0.55)
     assert att.limit_norm(Diagonal(3), falling).standing == "theorem for flows"
     falling = att.steepest(att.Entrywise(4), lambda k: 0.5 * (k + 1.0) ** -0.55)
-    separate = att.DiagonalKeyQuery(separate=True)
+    separate = att.Diagonal(2, separate=True)
     assert att.limit_norm(separate, falling).standing == "theorem"
 
 

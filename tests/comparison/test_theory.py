@@ -22,7 +22,7 @@ from attsvm.norms import (
 from attsvm.norms.factored import Factored
 from attsvm.norms.layouts import HeadLayout
 from attsvm.training.optimizers import adam, compositional, gd, mirror, per_block, polyak, steepest
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, MultiHead
+from attsvm.training.weights import Diagonal, FullWeight, KeyQuery, MultiHead
 
 pytestmark = pytest.mark.quick
 
@@ -58,8 +58,8 @@ def printed(value):
         (KeyQuery(rank=3), steepest(frobenius, 0.1), nuclear, "theorem for flows"),
         (KeyQuery(), steepest(frobenius, falling), nuclear, "theorem"),
         (KeyQuery(), polyak(), nuclear, "theorem for flows"),
-        (DiagonalKeyQuery(), gd(0.1), l1, "theorem for flows"),
-        (DiagonalKeyQuery(separate=True), gd(0.1), l1, "theorem for flows"),
+        (Diagonal(2), gd(0.1), l1, "theorem for flows"),
+        (Diagonal(2, separate=True), gd(0.1), l1, "theorem for flows"),
         (KeyQuery(), steepest(Schatten(4), falling_slowly), Schatten(2), "theorem for flows"),
         (Diagonal(), gd(0.1), frobenius, "theorem"),
         (Diagonal(), steepest(spectral, 0.1), frobenius, "theorem"),  # of a vector the same steps
@@ -68,16 +68,16 @@ def printed(value):
         (KeyQuery(), steepest(Schatten(3), 0.1), Schatten(1.5), "theorem for flows"),
         (KeyQuery(), per_block(steepest(spectral, 0.1)), spectral, "theorem for flows"),
         (KeyQuery(), steepest(LongestRow(), 0.1), "max-norm", "theorem for flows"),
-        (DiagonalKeyQuery(), steepest(LongestRow(), 0.1), linf, "theorem for flows"),
+        (Diagonal(2), steepest(LongestRow(), 0.1), linf, "theorem for flows"),
         (Diagonal(), steepest(LongestRow(), 0.1), linf, "theorem for flows"),
-        (DiagonalKeyQuery(), steepest(Entrywise(3), 0.1), Entrywise(1.5), "theorem for flows"),
-        (DiagonalKeyQuery(separate=True), steepest(Entrywise(3), 0.1), Entrywise(1.5), "theorem for flows"),
-        (DiagonalKeyQuery(), steepest((Entrywise(3), Entrywise(6)), 0.1), Entrywise(2), "theorem for flows"),
+        (Diagonal(2), steepest(Entrywise(3), 0.1), Entrywise(1.5), "theorem for flows"),
+        (Diagonal(2, separate=True), steepest(Entrywise(3), 0.1), Entrywise(1.5), "theorem for flows"),
+        (Diagonal(2), steepest((Entrywise(3), Entrywise(6)), 0.1), Entrywise(2), "theorem for flows"),
         (KeyQuery(), steepest((Schatten(3), Schatten(6)), 0.1), Schatten(2), "theorem for flows"),
         (KeyQuery(), steepest(("spectral", "frobenius"), 0.1), Schatten(2), "theorem for flows"),
         (Diagonal(3), steepest((linf, linf, Entrywise(2)), 0.1), Entrywise(2), "theorem for flows"),
-        (DiagonalKeyQuery(separate=True), steepest(linf, 0.1), linf, "theorem for flows"),
-        (DiagonalKeyQuery(), steepest(spectral, 0.1), l1, "theorem for flows"),
+        (Diagonal(2, separate=True), steepest(linf, 0.1), linf, "theorem for flows"),
+        (Diagonal(2), steepest(spectral, 0.1), l1, "theorem for flows"),
     ],
     ids=printed,
 )
@@ -94,13 +94,13 @@ def test_each_known_limit_has_its_norm_and_standing(weight, optimizer, norm, sta
         (KeyQuery(), steepest(linf, 0.1), "FullWeight with the same steps → l∞"),
         (KeyQuery(), steepest(linf, 0.1), "Grothendieck"),
         (KeyQuery(), steepest(Schatten(1), 0.1), "Schatten 0.5, a quasi-norm"),
-        (DiagonalKeyQuery(), steepest(l1, 0.1), "l0.5, a quasi-norm"),
+        (Diagonal(2), steepest(l1, 0.1), "l0.5, a quasi-norm"),
         (FullWeight(), steepest(linf, 0.1, decay=0.01), "in l∞ at radius 1/decay = 100"),
         (KeyQuery(), steepest(spectral, 0.1, decay=0.01), "without decay → spectral"),
         (KeyQuery(), steepest(spectral, 0.1, momentum=0.9), "FullWeight with the same steps → spectral"),
         (KeyQuery(), mirror(3, 0.1), "FullWeight with the same steps → l3"),
         (FullWeight(), optax.adam(0.1), "eps=0"),
-        (DiagonalKeyQuery(), optax.adagrad(0.1), "not Adam's, as in RMSprop and AdaGrad"),
+        (Diagonal(2), optax.adagrad(0.1), "not Adam's, as in RMSprop and AdaGrad"),
     ],
     ids=[
         "sign on (K, Q)",
@@ -235,7 +235,7 @@ def test_a_theorem_is_told_with_its_hypotheses():
         ),
         (KeyQuery(), gd(0.1), ("condition (*)", "small at one time")),
         (
-            DiagonalKeyQuery(),
+            Diagonal(2),
             steepest(Entrywise(4), 0.1),
             ("no |k_j| = |q_j|", "unique multipliers", "lr² t"),
         ),
@@ -257,7 +257,7 @@ def test_a_limit_that_is_ours_names_a_claim_that_exists():
 
     steps = [nuclear, Schatten(2), Schatten(4), spectral, Entrywise(2), Entrywise(3), linf]
     named = []
-    for weight in (FullWeight(), Diagonal(), KeyQuery(), DiagonalKeyQuery()):
+    for weight in (FullWeight(), Diagonal(), KeyQuery(), Diagonal(2)):
         for norm in steps:
             try:
                 named.append(limit_norm(weight, steepest(norm, 0.1)).claim)

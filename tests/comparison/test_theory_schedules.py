@@ -15,7 +15,7 @@ from attsvm.training.optimizers import adam, compositional, gd, mirror, per_bloc
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.rules import Compositional, GradientDescent, Optimizer, Steepest
 from attsvm.training.train import train
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, MultiHead
+from attsvm.training.weights import Diagonal, FullWeight, KeyQuery, MultiHead
 
 pytestmark = pytest.mark.quick
 
@@ -53,7 +53,7 @@ RULES = {
     "Adam": (FullWeight(), lambda lr: adam(lr, eps=0.0)),
     "compositional": (KeyQuery(), compositional),
     "heads": (MultiHead(2), gd),
-    "factors": (DiagonalKeyQuery(), gd),
+    "factors": (Diagonal(2), gd),
     "blocks": (KeyQuery(), lambda lr: per_block(gd(lr))),
 }
 
@@ -108,7 +108,7 @@ BASES = [Entrywise(2), Entrywise(3), Schatten(2), Schatten(np.inf), RowWise(2), 
 def test_a_norm_made_from_ours_is_not_taken_for_ours(base):
     made = type("Made", (type(base),), {"steepest": lambda self, G: -G})
     norm = made(base.p)
-    for weight in (FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery()):
+    for weight in (FullWeight(), KeyQuery(), Diagonal(), Diagonal(2)):
         with pytest.raises(NoTheorem, match="no limit known"):
             limit_norm(weight, steepest(norm, 0.1))
 
@@ -150,7 +150,7 @@ def test_an_optimizer_made_from_ours_is_measured_and_has_no_theorem():
     assert (limit.norm, limit.standing) == (frobenius, "conjecture") and "moves like" in limit.reference
 
 
-@pytest.mark.parametrize("base", [KeyQuery, DiagonalKeyQuery])
+@pytest.mark.parametrize("base", [KeyQuery])
 def test_the_nearest_case_of_a_weight_made_from_ours_is_ours(base):
     made = type("Made", (base,), {})
     with pytest.raises(NoTheorem, match=f"Nearest: {base.__name__} with gd → "):
@@ -170,7 +170,7 @@ EQUALS = {
 
 @pytest.mark.parametrize("pair", EQUALS)
 @pytest.mark.parametrize(
-    "weight", [FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(), MultiHead(2)], ids=repr
+    "weight", [FullWeight(), KeyQuery(), Diagonal(), Diagonal(2), MultiHead(2)], ids=repr
 )
 def test_one_algorithm_has_one_answer(weight, pair):
     def answer(optimizer):

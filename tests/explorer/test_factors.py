@@ -1,4 +1,4 @@
-"""The prompt as a product of factors, p = k ⊙ q: a twin of DiagonalKeyQuery, and the law of halves."""
+"""The prompt as a product of factors, p = k ⊙ q: a twin of and the law of halves."""
 
 import json
 
@@ -26,7 +26,7 @@ def factored(tokens):
 def trained(tokens, v, starts, rule, loss):
     """The last p = k ⊙ q of the package, from k = 1 and q = the start."""
     path = att.train(
-        factored(tokens), att.Linear(v), weight=att.DiagonalKeyQuery(), optimizer=rule,
+        factored(tokens), att.Linear(v), weight=att.Diagonal(2), optimizer=rule,
         loss=getattr(att, loss), steps=1_000, init=(np.ones_like(starts), starts), record=[1_000],
     )  # fmt: skip
     return np.diagonal(path.final, axis1=-2, axis2=-1)
@@ -65,7 +65,7 @@ def exponent_of(weight, rule):
 
 
 def test_the_limits_that_the_page_names_are_those_of_limit_norm(engine):
-    for trained, weight in (("p", att.FullWeight()), ("kq", att.DiagonalKeyQuery())):
+    for trained, weight in (("p", att.FullWeight()), ("kq", att.Diagonal(2))):
         told = [x and float(x) for x in engine.run(LIMITS, [[name, trained] for name in OPTIMIZERS])]
         ours = [exponent_of(weight, rule) for rule in OPTIMIZERS.values()]
         assert [x if x is None or x >= 1 else None for x in told] == ours

@@ -135,7 +135,7 @@ def test_what_does_not_fit_together_is_refused():
     refused("attention is <class", TypeError, attention=Sigmoid)
     refused("needs both", attention=QueryKeyNorm())
     refused("joins a matrix", attention=LearntSink(), weight=att.Diagonal())
-    squared = {"head": att.SquaredError(), "loss": att.correlation}
+    squared = {"head": att.SquaredError()}
     refused("must add up to one", attention=Sigmoid(), **squared)
     with pytest.raises(ValueError, match="gain is -1"):
         QueryKeyNorm(-1.0)

@@ -69,7 +69,7 @@ def test_diagonals_are_prompts_on_the_products_of_keys_and_queries():
     tokens, v = att.datasets.sphere(2, 3, 6, seed=0)
     start = np.ones(6), np.zeros(6)
     rule = att.steepest(att.linf, 0.01)
-    path = Experiment(tokens, v, rule, STEPS, att.DiagonalKeyQuery(), start).path
+    path = Experiment(tokens, v, rule, STEPS, att.Diagonal(2), start).path
     assert path.W.shape[-2:] == (6, 1)
     logits = np.einsum("ntd,d->nt", tokens.keys * tokens.queries[:, None], path.final[:, 0])
     assert np.exp(path.log_attention[-1]) == pytest.approx(

@@ -20,7 +20,7 @@ import attsvm as att
 from attsvm.training import fused, layout, streaming
 from attsvm.training.batches import Batches, on_host
 from attsvm.training.prediction_heads import LogOdds, QuadraticPenalty, ReLUNetwork, SquaredError
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, MultiHead
+from attsvm.training.weights import Diagonal, FullWeight, KeyQuery, MultiHead
 from attsvm_lab import attention_kinds as kinds
 
 TOLERANCE = 1e-9
@@ -35,7 +35,7 @@ WEIGHTS = {
     "key-query of rank 1": KeyQuery(1),
     "key-query apart": KeyQuery(separate=True),
     "diagonal": Diagonal(),
-    "diagonal key-query": DiagonalKeyQuery(),
+    "diagonal key-query": Diagonal(2),
     "diagonal of depth 3": Diagonal(3),
     "two heads": MultiHead(2),
     "two heads apart": MultiHead(2, norm="apart"),
@@ -481,7 +481,7 @@ def error(case: Case) -> float:
             head,
             weight=weight,
             attention=KINDS[case.kind],
-            loss=LOSSES[case.loss],
+            loss=None if case.head == "squared error" else LOSSES[case.loss],
             optimizer=OPTIMIZERS[case.optimizer],
             steps=1,
             record=[1],

@@ -105,7 +105,7 @@ def test_past_saturation_the_usual_formula_tells_nothing_of_a_batch(problem):
 def test_a_batch_of_all_examples_is_the_full_batch_to_the_bit(problem):
     rule = steepest(linf, 0.1, momentum=0.9)
     whole = run(problem, rule, 60)
-    np.testing.assert_array_equal(run(problem, rule, 60, batch=N).final, whole.final)
+    np.testing.assert_array_equal(run(problem, rule, 60, batch=Batches(N)).final, whole.final)
     drawn = run(problem, rule, 60, batch=Batches(N, 0, "replacement"))  # some twice, some never
     assert np.abs(drawn.final - whole.final).max() > 1e-2
 
@@ -115,9 +115,9 @@ def test_copies_of_one_example_make_a_batch_equal_to_all_of_them(rule, problem):
     """Batches of equal examples are the full batch in value; their sums have other lengths."""
     same = some(problem, np.zeros(N, int))
     other = some(problem, np.arange(N))
-    whole, parts = (run(same, rule, 30, batch=batch) for batch in (None, SIZE))
+    whole, parts = (run(same, rule, 30, batch=batch) for batch in (None, Batches(SIZE)))
     np.testing.assert_allclose(parts.final, whole.final, atol=ROUNDING)
-    assert np.abs(run(other, rule, 30, batch=SIZE).final - run(other, rule, 30).final).max() > 1e-3
+    assert np.abs(run(other, rule, 30, batch=Batches(SIZE)).final - run(other, rule, 30).final).max() > 1e-3
 
 
 def test_a_batch_that_says_nothing_leaves_the_average_as_it_was():
@@ -158,7 +158,7 @@ def test_a_run_goes_on_with_its_own_batches_only(problem):
         with pytest.raises(ValueError, match="another batch"):
             run(problem, adam(0.1), 60, batch=other, resume=half)
     with pytest.raises(ValueError, match="another batch"):
-        run(problem, adam(0.1), 60, batch=SIZE, resume=run(problem, adam(0.1), 25))
+        run(problem, adam(0.1), 60, batch=Batches(SIZE), resume=run(problem, adam(0.1), 25))
 
 
 def test_runs_share_one_seed_or_have_one_each(problem):
@@ -174,7 +174,7 @@ def test_runs_share_one_seed_or_have_one_each(problem):
 
 
 def test_the_records_tell_the_loss_of_all_examples(problem):
-    path = run(problem, steepest(frobenius, 0.1), batch=SIZE)
+    path = run(problem, steepest(frobenius, 0.1), batch=Batches(SIZE))
     tokens, v = problem
     pooled = np.einsum("nt,ntd->nd", path.attention[-1], tokens.keys)
     assert np.isclose(path.loss[-1], np.log1p(np.exp(-tokens.labels * (pooled @ v))).mean())
@@ -193,7 +193,7 @@ def test_batches_of_a_file_are_read_alone_and_train_as_in_memory(tmp_path, monke
     monkeypatch.setattr("attsvm.training.inputs.COPY_LIMIT", 0)
     monkeypatch.setattr(streaming, "SHARE", 0.0)
     before = mapped.keys.passes
-    for batch in (SIZE, Batches(SIZE, 3, "replacement")):
+    for batch in (Batches(SIZE), Batches(SIZE, 3, "replacement")):
         streamed = run((mapped, v), steepest(frobenius, 0.1), 8, batch=batch)
         np.testing.assert_allclose(
             streamed.final, run(problem, steepest(frobenius, 0.1), 8, batch=batch).final, atol=ROUNDING
@@ -209,12 +209,15 @@ def test_batches_of_a_file_are_read_alone_and_train_as_in_memory(tmp_path, monke
         (0, "positive integer"),
         (True, "positive integer"),
         (2.5, "positive integer"),
-        (N + 1, f"Pass {N} at most"),
     ],
 )
 def test_a_batch_that_cannot_be_is_refused(batch, said, problem):
     with pytest.raises(ValueError, match=said):
-        run(problem, gd(0.1), batch=batch)
+        Batches(batch)
+    with pytest.raises(ValueError, match=f"Pass {N} at most"):
+        run(problem, gd(0.1), batch=Batches(N + 1))
+    with pytest.raises(TypeError, match=r"batch is 2\. Pass Batches\(size\)"):
+        run(problem, gd(0.1), batch=2)
     with pytest.raises(ValueError, match="'shuffled' or 'replacement'"):
         Batches(2, order="sorted")
     with pytest.raises(ValueError, match="nonnegative"):

@@ -8,7 +8,7 @@ from attsvm import Schatten, frobenius, linf, spectral
 from attsvm.training.optimizers import adam, steepest
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
+from attsvm.training.weights import Diagonal, FullWeight, KeyQuery
 
 LR, DECAY, STEPS = 0.1, 0.3, 6
 CLOSE = 1e-9  # a few steps in float64 against mpmath's gradients; a tenth of the decay would show at 1e-2
@@ -56,7 +56,7 @@ def test_diagonals_are_shrunk_each(separate, problem, exact_gradient):
         sizes = sizes if separate else [np.hypot(*sizes)] * 2
         k, q = ((1 - LR * DECAY) * a - LR * s / size for a, s, size in zip((k, q), steps, sizes, strict=True))
     rule = steepest(frobenius, LR, decay=DECAY)
-    found = run(problem, rule, weight=DiagonalKeyQuery(separate=separate), init=begin)
+    found = run(problem, rule, weight=Diagonal(2, separate=separate), init=begin)
     np.testing.assert_allclose(found.final, np.diag(k * q), atol=CLOSE)
 
 

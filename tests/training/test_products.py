@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy.linalg import fractional_matrix_power
 
-from attsvm import frobenius, linf, spectral
+from attsvm import frobenius, spectral
 from attsvm.training.init import gaussian
-from attsvm.training.optimizers import compositional, steepest
+from attsvm.training.optimizers import compositional, gd, steepest
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, KeyQuery, MultiHead
+from attsvm.training.weights import Diagonal, KeyQuery, MultiHead
 
 LR, RIDGE = 0.1, 0.01
 CLOSE = 1e-9  # a few steps in float64 against mpmath's gradients; another rule shows at 1e-2
@@ -39,12 +39,11 @@ def test_a_step_of_three_diagonals_goes_along_the_exact_gradient(separate, scale
 
 
 def test_two_diagonals_are_those_of_key_and_query(problem):
-    given = {"init": gaussian(1), "steps": 30}
-    two = run(problem, steepest(linf, LR), weight=Diagonal(2), **given)
-    np.testing.assert_array_equal(
-        two.final, run(problem, steepest(linf, LR), weight=DiagonalKeyQuery(), **given).final
-    )
-    assert DiagonalKeyQuery(True).separate and DiagonalKeyQuery().depth == 2
+    keys, queries = np.random.default_rng(1).standard_normal((2, 5))
+    factors = {"K": np.diag(keys), "Q": np.diag(queries)}
+    two = run(problem, gd(LR), weight=Diagonal(2), init={"k": keys, "q": queries}, steps=1).final
+    whole = run(problem, gd(LR), weight=KeyQuery(5), init=factors, steps=1)
+    np.testing.assert_allclose(np.diag(two), np.diag(whole.K[-1]) * np.diag(whole.Q[-1]), rtol=0, atol=CLOSE)
     with pytest.raises(ValueError, match=r"depth is 0\. Pass how many factors"):
         Diagonal(0)
 

@@ -5,7 +5,7 @@ import pytest
 
 import attsvm as att
 from attsvm.training import inputs, streaming
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, KeyQuery, MultiHead
+from attsvm.training.weights import Diagonal, KeyQuery, MultiHead
 
 N, T, D = 4, 3, 4
 SCALES = (1.0, 3_000.0)  # the second: beside a gap of zero, no other is a float64
@@ -13,7 +13,7 @@ WEIGHTS = {
     "full": att.FullWeight(),
     "key-query": KeyQuery(),
     "diagonal": Diagonal(),
-    "diagonal key-query": DiagonalKeyQuery(),
+    "diagonal key-query": Diagonal(2),
     "two diagonals": MultiHead(2, Diagonal()),
 }
 CASES = [("full", "linear", "memory"), ("full", "trained", "memory"), ("full", "quadratic", "stream")]

@@ -19,7 +19,7 @@ from attsvm.training.data import arrays
 from attsvm.training.losses import logistic
 from attsvm.training.prediction_heads import Linear, QuadraticPenalty
 from attsvm.training.regularise import regularisation_path
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
+from attsvm.training.weights import Diagonal, FullWeight, KeyQuery
 from tests.training.geometry import angle, max_margin, rows
 
 RADII = np.array([10.0, 100, 1000])
@@ -175,7 +175,7 @@ def test_a_run_alone_gives_what_it_gives_among_others():
 
 def test_diagonal_factors_take_the_l1_ball():
     tokens, v = datasets.sphere(n=1, T=2, d=3, seed=0)
-    weight = DiagonalKeyQuery()
+    weight = Diagonal(2)
     W = regularisation_path(tokens, Linear(v), norm=l1, weight=weight, radii=[300.0], starts=2).final
     largest = np.abs((tokens.keys[0, 0] - tokens.keys[0, 1]) * tokens.queries[0]).argmax()
     assert abs(W[largest, largest]) == pytest.approx(300, rel=1e-5)

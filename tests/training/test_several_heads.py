@@ -220,21 +220,6 @@ def test_a_run_of_heads_converges_as_one_direction(problem):
     assert path.stopped == "converged" and path.index[-1] < 2_000
 
 
-def test_a_file_of_0_2_0_in_which_the_weight_is_called_heads_is_resumed(problem, tmp_path):
-    rule = steepest(frobenius, LR)
-    path, steps = run(problem, rule, 5), {"steps": 9, "weight": MultiHead(H)}
-    words = str(path.state["trained"])
-    for name in ("Heads(count=2", "Heads(count=3"):
-        old = np.array(words.replace("MultiHead(count=2", name))
-        path.changed(state=path.state | {"trained": old}).save(tmp_path / f"{name}.npz")
-    saved, wrong = (Path.load(tmp_path / f"Heads(count={count}.npz") for count in (2, 3))
-    np.testing.assert_array_equal(
-        run(problem, rule, resume=saved, **steps).final, run(problem, rule, **steps).final
-    )
-    with pytest.raises(ValueError, match=r"another weight: MultiHead\(count=3.*now MultiHead\(count=2"):
-        run(problem, rule, resume=wrong, **steps)
-
-
 def test_what_heads_cannot_be_is_refused(problem):
     for wrong, said in [
         ({"count": 0}, "count is 0"),

@@ -14,8 +14,8 @@ from attsvm.training.prediction_heads import QuadraticPenalty, SquaredError
 
 FLOOR = 1e-11  # logits of size 1e3 carry a rounding error of 1e-13, which is a relative error in s_t
 SQUARED = SquaredError()
-MILD = {"loss": att.correlation, "optimizer": att.gd(0.5)}
-FAR = {"loss": att.correlation, "optimizer": att.steepest(att.frobenius, 0.5)}
+MILD = {"optimizer": att.gd(0.5)}
+FAR = {"optimizer": att.steepest(att.frobenius, 0.5)}
 
 
 def problem(seed=0, n=3, T=4, d=5, c=2, at=1, width=None):
@@ -166,7 +166,7 @@ def test_runs_and_one_run_resume_and_half_agree(far):
 def test_mini_batches_of_all_examples_are_full_steps_and_small_ones_are_not():
     whole, all_, few = (
         att.train(problem(0), att.SquaredError(), steps=500, record=[250, 500], batch=batch, **FAR)
-        for batch in (None, 3, 2)
+        for batch in (None, att.Batches(3), att.Batches(2))
     )
     np.testing.assert_allclose(all_.final, whole.final, rtol=1e-9, atol=1e-9)
     assert np.abs(few.final - whole.final).max() > 1e-3
@@ -186,7 +186,7 @@ def test_key_and_query_factors_follow_the_chain_rule():
 
 def test_a_regularisation_path_finds_the_target_in_growing_balls():
     tokens, radii = problem(0), np.array([1.0, 10.0, 40.0])
-    path = att.regularisation_path(tokens, att.SquaredError(), radii=radii, loss=att.correlation, starts=4)
+    path = att.regularisation_path(tokens, att.SquaredError(), radii=radii, starts=4)
     assert (path.selected.argmax(1) == 1).all()
     np.testing.assert_allclose(path.log_excess, np.log(path.loss), rtol=1e-6)
     assert att.margin_ratio(path, att.max_margin(tokens, path.selected))[-1] > 0.9
@@ -197,16 +197,14 @@ def test_labels_and_other_losses_are_refused(call):
     more = {"optimizer": att.gd(0.1), "steps": 1} if call is att.train else {"radii": [1.0]}
     flipped = att.Tokens(problem().keys, problem().queries, labels=[1, -1, 1], values=problem().values)
     with pytest.raises(ValueError, match="takes no labels"):
-        call(flipped, att.SquaredError(), loss=att.correlation, **more)
-    with pytest.raises(ValueError, match="Pass loss=correlation"):
-        call(problem(), att.SquaredError(), **more)
+        call(flipped, att.SquaredError(), **more)
+    with pytest.raises(ValueError, match="Drop loss"):
+        call(problem(), att.SquaredError(), loss=att.logistic, **more)
 
 
 def test_polyaks_step_is_the_textbook_one_and_the_best_loss_is_zero():
     tokens, start = problem(), np.random.default_rng(1).standard_normal((5, 5))
-    path = att.train(
-        tokens, SQUARED, loss=att.correlation, optimizer=att.polyak(0.5), steps=1, init=start, record=[1]
-    )
+    path = att.train(tokens, SQUARED, optimizer=att.polyak(0.5), steps=1, init=start, record=[1])
     unit, log_size, log_loss = exact(tokens, start)
     wanted = start - 0.5 * np.exp(log_loss - log_size) * unit  # (L − 0)/‖∇L‖² · ∇L
     np.testing.assert_allclose(path.W[-1], wanted, rtol=1e-10, atol=1e-12)
@@ -214,10 +212,10 @@ def test_polyaks_step_is_the_textbook_one_and_the_best_loss_is_zero():
 
 def test_polyak_fits_the_targets_and_is_refused_where_no_token_is_on_one():
     tokens = problem()
-    path = att.train(tokens, SQUARED, loss=att.correlation, optimizer=att.polyak(), steps=200)
+    path = att.train(tokens, SQUARED, optimizer=att.polyak(), steps=200)
     assert path.loss[-1] < 1e-6 * path.loss[0] and (path.selected.argmax(1) == 1).all()
     values = np.array(tokens.values)
     values[2, 1] = 0.1  # the control: an example whose target no token holds
     off = att.Tokens(tokens.keys, tokens.queries, values=values)
     with pytest.raises(ValueError, match="example 2 has no token on its target"):
-        att.train(off, SQUARED, loss=att.correlation, optimizer=att.polyak(), steps=1)
+        att.train(off, SQUARED, optimizer=att.polyak(), steps=1)

@@ -19,7 +19,7 @@ from attsvm.training.losses import correlation, exponential, logistic
 from attsvm.training.optimizers import gd, mirror, polyak, scale_free, steepest
 from attsvm.training.prediction_heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.train import train
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
+from attsvm.training.weights import Diagonal, FullWeight, KeyQuery
 
 NGD = steepest(frobenius, 0.1)
 ROUNDING = 1e-11  # what 200 steps make of one rounding error
@@ -105,9 +105,7 @@ def test_a_nonlinear_head_has_no_known_excess(problem):
 # ---------------------------------------------------------------------- weights, heads, optimizers
 
 
-@pytest.mark.parametrize(
-    "weight", [FullWeight(), KeyQuery(), KeyQuery(2), Diagonal(), DiagonalKeyQuery()], ids=str
-)
+@pytest.mark.parametrize("weight", [FullWeight(), KeyQuery(), KeyQuery(2), Diagonal(), Diagonal(2)], ids=str)
 def test_every_weight_lowers_the_loss(weight, problem):
     tokens, v = problem
     path = run(tokens, Linear(v), weight=weight)

@@ -84,7 +84,7 @@ class Settings:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of train() for these settings."""
-        from attsvm.training import losses, optimizers, weights
+        from attsvm.training import batches, losses, optimizers, weights
 
         rules: dict[str, Callable[[], Any]] = {
             "steepest": lambda: optimizers.steepest(
@@ -100,7 +100,7 @@ class Settings:
             "full": lambda: weights.FullWeight(),
             "kq": lambda: weights.KeyQuery(self.rank or None, self.separate),
             "diagonal": lambda: weights.Diagonal(self.depth),
-            "diagonal_kq": lambda: weights.DiagonalKeyQuery(self.separate),
+            "diagonal_kq": lambda: weights.Diagonal(2, self.separate),
         }
         known_losses = {name: getattr(losses, name) for name in ("logistic", "exponential", "correlation")}
         weight = look_up("weight", self.weight, kinds)()
@@ -115,7 +115,7 @@ class Settings:
             "weight": weight,
             "loss": look_up("loss", self.loss, known_losses),
             "steps": self.steps,
-            "batch": self.batch or None,
+            "batch": batches.Batches(self.batch) if self.batch else None,
         }
 
     def _compositional(self) -> Any:

@@ -103,7 +103,7 @@ def kkt_point(
     head: the linear head, Linear(v) or v (c,); by default the trained head of the path.
     loss: the loss of the training, by default logistic.
     steps: the norm of the optimizer's steps on K and on Q, or a tuple of norms, one for each factor.
-    weight: the weight of the training where its factors are diagonals, such as DiagonalKeyQuery(); entries
+    weight: the weight of the training where its factors are diagonals, such as Diagonal(2); entries
         then stand for singular values, and the support for the rank.
     of_head: which head of several is judged, by the gradient of the loss of all; heads normalised apart, or
         together in the Frobenius norm.

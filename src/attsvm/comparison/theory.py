@@ -129,7 +129,7 @@ def limit_norm(
 ) -> Limit:
     """The norm N for which W/N(W) tends to a max-margin direction.
 
-    weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(), or MultiHead(count, weight). Heads that
+    weight: FullWeight(), KeyQuery(), Diagonal(depth), or MultiHead(count, weight). Heads that
         a matrix of the optimizer joins have one norm; others are compared each by itself.
     optimizer: gd, steepest, mirror, polyak, adam or compositional. One of optax or torch takes some steps on
         random gradients: if they are those of one of ours, its limit is stated as a conjecture.
@@ -536,7 +536,5 @@ def _nearest(weight: Any, rule: Any) -> str:
             return f"FullWeight with the same steps → {Entrywise(rule.p)}"
         if isinstance(weight, Diagonal) and weight.depth > 2:
             return f"on the factors {_implied_norm(weight, frobenius).words}"
-        return (
-            "KeyQuery with gd → nuclear" if isinstance(weight, KeyQuery) else "DiagonalKeyQuery with gd → l1"
-        )
+        return "KeyQuery with gd → nuclear" if isinstance(weight, KeyQuery) else "Diagonal(2) with gd → l1"
     return NEAREST

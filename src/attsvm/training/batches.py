@@ -74,14 +74,15 @@ class Place(NamedTuple):
     now: Index
 
 
-def of_examples(batch: int | Batches | None, n: int) -> Batches | None:
+def of_examples(batch: Batches | None, n: int) -> Batches | None:
     """The argument `batch` of train() as batches of n examples, None for all of them at every step."""
     if batch is None:
         return None
-    batches = batch if isinstance(batch, Batches) else Batches(batch)
-    if batches.size > n:
-        raise ValueError(f"the batch has {batches.size} examples but the tokens {n}. Pass {n} at most.")
-    return None if batches.size == n and batches.order == "shuffled" else batches
+    if not isinstance(batch, Batches):
+        raise TypeError(f"batch is {describe(batch)}. Pass Batches(size), or None for all examples.")
+    if batch.size > n:
+        raise ValueError(f"the batch has {batch.size} examples but the tokens {n}. Pass {n} at most.")
+    return None if batch.size == n and batch.order == "shuffled" else batch
 
 
 def seeds(batches: Batches | None, count: int | None) -> NDArray[np.uint64] | None:

@@ -18,7 +18,6 @@ from attsvm.numbers.stored import COPY_LIMIT, Stored
 from attsvm.training import (
     attention as mechanisms,
     batches,
-    losses,
     prediction_heads as heads,
     resume as resuming,
     runs,
@@ -75,12 +74,12 @@ def checked_inputs(
     *,
     weight: Weight,
     attention: Mechanism,
-    loss: Loss,
+    loss: Loss | None,
     optimizer: OptimizerLike,
     steps: int,
     init: Any,
     record: int | Sequence[int],
-    batch: int | Batches | None,
+    batch: Batches | None,
     train_head: OptimizerLike,
     tolerance: float | None,
     resume: Path | None,
@@ -94,11 +93,10 @@ def checked_inputs(
     if isinstance(attention, Softmax):  # whose weights stay where all logits of an example move alike
         tokens = without_shared_entries(tokens)
     head = heads.checked(head, tokens, weight.count if isinstance(weight, MultiHead) else None)
-    losses.check(loss)
     rules = _rules(optimizer, train_head, weight)
     if needs_excess(rules[0]):
         heads.check_best_loss(head, tokens)
-    heads.check_loss(head, loss, tokens)
+    loss = heads.loss_of(head, loss, tokens)
     check_size(tokens, np.asarray(head.v) if isinstance(head, Linear) and train_head is None else None)
     if train_head is not None and not isinstance(head, Linear):
         raise ValueError(f"train_head trains the head Linear(v), got {type(head).__name__}.")

@@ -13,7 +13,8 @@ from jax import Array
 from attsvm.data.selection import scores
 from attsvm.data.tokens import Tokens
 from attsvm.numbers.stored import Stored
-from attsvm.training.losses import Correlation, Loss, NegativeLog
+from attsvm.training import losses
+from attsvm.training.losses import Loss, NegativeLog, correlation, logistic
 from attsvm.training.programs import where
 from attsvm.training.types import AnyArray, Function, Options
 
@@ -144,7 +145,7 @@ class LogOdds:
 class SquaredError:
     """h(r) = −‖r‖²/2: the squared error of the attended value, the target inside the values.
 
-        loss = ‖Σ_t s_t value_t − y‖²/2 = ‖Σ_t s_t (value_t − y)‖²/2     with loss=correlation
+        loss = ‖Σ_t s_t value_t − y‖²/2 = ‖Σ_t s_t (value_t − y)‖²/2
 
     Tokens hold value_t − y as values (n, T, c); c = 1 is a scalar target. A token that is the target has
     the value zero, exactly. So nothing cancels where attention is all on it: residual and gradient are
@@ -194,8 +195,14 @@ def checked(head: Head, tokens: Tokens, count: int | None = None) -> Head:
     return head
 
 
-def check_loss(head: Head, loss: Loss, tokens: Tokens) -> None:
-    """Refuse a second loss for a head that is a loss, and the log-loss where no attention has f > 0."""
+def loss_of(head: Head, loss: Loss | None, tokens: Tokens) -> Loss:
+    """The loss, by default logistic; SquaredError is one itself, and log_loss needs attention with f > 0."""
+    if isinstance(head, SquaredError):
+        if loss is not None:
+            raise ValueError(f"SquaredError is a loss by itself, got {type(loss).__name__} of it. Drop loss.")
+        return correlation
+    loss = logistic if loss is None else loss
+    losses.check(loss)
     if isinstance(head, Linear) and isinstance(loss, NegativeLog):
         v, several = np.asarray(head.v), isinstance(head, LinearHeads)
         for v_of_run in v if v.ndim > head.axes["v"] and tokens.runs is None else [v]:
@@ -207,10 +214,7 @@ def check_loss(head: Head, loss: Loss, tokens: Tokens) -> None:
                     f"log_loss is −log of a positive number, and example {place[-1]} has scores up to "
                     f"{most[place]:.3g}: no attention has a positive mean. Pass another loss."
                 )
-    if isinstance(head, SquaredError) and not isinstance(loss, Correlation):
-        raise ValueError(
-            f"SquaredError is a loss by itself, got {type(loss).__name__} of it. Pass loss=correlation."
-        )
+    return loss
 
 
 def check_best_loss(head: Head, tokens: Tokens) -> None:

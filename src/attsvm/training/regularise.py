@@ -18,11 +18,11 @@ from attsvm.data.path import Path
 from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.norms import Norm, capabilities_of, frobenius
 from attsvm.norms.names import norm_of
-from attsvm.training import losses, prediction_heads as heads, runs, weights
+from attsvm.training import prediction_heads as heads, runs, weights
 from attsvm.training.balls import PROJECTED
 from attsvm.training.data import Data, equal_values, linear_scores
 from attsvm.training.inputs import check_size
-from attsvm.training.losses import Loss, logistic
+from attsvm.training.losses import Loss
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.radius import BallProblem, Cone, check_radii, checked_radii, largest_radius, units
 from attsvm.training.search import BestStart, Search, follow, follow_ridges
@@ -50,7 +50,7 @@ def regularisation_path(
     radii: ArrayLike | None = None,
     ridge: ArrayLike | None = None,
     head_radii: ArrayLike | None = None,
-    loss: Loss = logistic,
+    loss: Loss | None = None,
     weight: Weight = FULL,
     around: Direction | None = None,
     cone: float = 0.1,
@@ -84,8 +84,7 @@ def regularisation_path(
     head = heads.checked(head, tokens)
     if isinstance(weight, weights.MultiHead):
         raise ValueError("regularisation_path takes one head. Pass one weight, such as FullWeight().")
-    losses.check(loss)
-    heads.check_loss(head, loss, tokens)
+    loss = heads.loss_of(head, loss, tokens)
     norm = norm_of(norm) if isinstance(norm, str) else norm
     _check_norm(norm, weight, tokens)
     starts = as_integer(starts)

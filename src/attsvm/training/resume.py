@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -66,18 +65,10 @@ def described(
 
 
 def check_description(path: Path, description: Description) -> None:
-    """Refuse to resume with a different weight, loss, head or rule; early paths have no description."""
+    """Refuse to resume with a different weight, loss, head or rule."""
     state = {} if path.state is None else path.state
     try:
-        saved_description = (
-            {"batch": WHOLE, "attention": repr(SOFTMAX)} | json.loads(str(state["trained"]))
-            if "trained" in state
-            else description
-        )
-        # Version 0.2.0 called the weight MultiHead "Heads".
-        saved_description = saved_description | {
-            "weight": re.sub(r"^Heads\(", "MultiHead(", saved_description["weight"])
-        }
+        saved_description = dict(json.loads(str(state["trained"])))
     except (ValueError, TypeError, KeyError):
         raise ValueError("resume does not say what it was trained with: its file is damaged.") from None
     differences = [

@@ -380,9 +380,8 @@ class Foreign:
     optimizer: optax.GradientTransformationExtraArgs
     scaled: bool
 
-    def __repr__(self) -> str:  # saved runs hold it: they must read as in 0.2.0
-        name = "TrueScale" if self.scaled else "ScaleFree"
-        return f"{name}(optimizer={type(self.optimizer).__name__})"
+    def __repr__(self) -> str:  # functions are at another address in every process
+        return f"Foreign({type(self.optimizer).__name__}, scaled={self.scaled})"
 
     def init(self, params: Tree) -> Tree:
         return self.optimizer.init(params)

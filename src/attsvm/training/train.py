@@ -17,7 +17,7 @@ from attsvm.training.compilation import kept_programs
 from attsvm.training.driver import run
 from attsvm.training.inputs import Inputs, checked_inputs
 from attsvm.training.layout import model_of
-from attsvm.training.losses import Loss, logistic
+from attsvm.training.losses import Loss
 from attsvm.training.plan import Outcome, Plan
 from attsvm.training.prediction_heads import Head
 from attsvm.training.segments import Interrupted, Paused, Segments, first_steps
@@ -31,12 +31,12 @@ def train(
     *,
     weight: Weight = FULL,
     attention: Mechanism = SOFTMAX,
-    loss: Loss = logistic,
+    loss: Loss | None = None,
     optimizer: OptimizerLike,
     steps: int,
     init: Any = None,
     record: int | Sequence[int] = 50,
-    batch: int | Batches | None = None,
+    batch: Batches | None = None,
     train_head: OptimizerLike = None,
     tolerance: float | None = None,
     resume: Path | None = None,
@@ -47,12 +47,12 @@ def train(
 
     weight: FullWeight(), KeyQuery(rank), Diagonal(), or MultiHead(count, weight): several of one kind.
     attention: how logits become weights of tokens, by default softmax; or a mechanism of your own.
-    loss: logistic, exponential, correlation, log_loss. Squared loss: the head SquaredError() and correlation.
+    loss: logistic (by default), exponential, correlation, log_loss. The head SquaredError() is a loss itself.
     optimizer: steepest(norm, lr), gd(lr), mirror(p, lr), polyak(), adam(lr), or any optax optimizer.
     init: None, an array (d, e), (K, Q), or a draw such as gaussian(seed), uniform(range(30)).
     record: how many log-spaced steps to keep, or which; the first and the last are always kept.
-    batch: so many examples per step, shuffled anew every epoch, or Batches(size, seed, order); None: all of
-        them. The loss and log_excess of a record are those of all examples.
+    batch: Batches(size, seed, order), the examples of a step; None: all of them. The loss and log_excess of a
+        record are those of all examples.
     train_head: an optimizer of its own for the linear head v, which then moves with the weight.
     tolerance: end a run, as "converged", at the first record where its direction has changed by no more than
         this, in 1 − cosine, while its steps doubled. It keeps that weight while the others go on.

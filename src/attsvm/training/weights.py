@@ -86,7 +86,8 @@ class Diagonal:
     """W = diag(w_1 ⊙ … ⊙ w_L) with L = depth factors (d,), by default one; needs e = d.
 
     separate: as in KeyQuery, of all factors.
-    The factors are named w; k and q; w1 … wL.
+    The factors are named w; k and q; w1 … wL. Diagonal(2) has diagonal K and Q, W = diag(k ⊙ q).
+    Reference: Sheen et al. 2024, "Implicit Regularization of Gradient Flow on One-Layer Softmax Attention".
     """
 
     depth: int = 1
@@ -121,22 +122,6 @@ class Diagonal:
             name: [params[factor] for factor in self.names if factor != name] for name in self.names
         }
         return {name: _product([g, *other_factors[name]]) for name in self.names}
-
-
-@dataclass(frozen=True, init=False, repr=False)
-class DiagonalKeyQuery(Diagonal):
-    """W = diag(k ⊙ q) with k, q (d,), diagonal K and Q: Diagonal(depth=2).
-
-    Reference: Sheen et al. 2024, "Implicit Regularization of Gradient Flow on One-Layer Softmax
-    Attention", the diagonal regime.
-    """
-
-    def __init__(self, separate: bool = False) -> None:
-        object.__setattr__(self, "depth", 2)
-        object.__setattr__(self, "separate", separate)
-
-    def __repr__(self) -> str:
-        return f"DiagonalKeyQuery(separate={self.separate})"
 
 
 ACROSS = ("joint", "apart", "concatenated")
@@ -202,7 +187,7 @@ class MultiHead:
         return jax.vmap(self.weight.pullback)(params, G)
 
 
-OURS = (FullWeight, KeyQuery, Diagonal, DiagonalKeyQuery)
+OURS = (FullWeight, KeyQuery, Diagonal)
 
 
 def matrix(weight: Weight, params: Params, last: bool) -> Array:

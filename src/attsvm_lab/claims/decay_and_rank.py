@@ -133,7 +133,7 @@ def trained(
         weight=att.KeyQuery(separate=True),
         optimizer=optimizer,
         steps=steps,
-        batch=batch,
+        batch=None if batch is None else att.Batches(batch),
         record=[steps],
         init=att.gaussian([seed for seed, _ in several], START),
     )

@@ -255,7 +255,7 @@ def equal_diagonals_stay_nonnegative(seed: int, q: float = 1.0) -> att.Verdict:
     """
     tokens, v = att.datasets.sphere(2, 4, 16, seed=draws(seed, 8))
     start, rule = {"k": np.ones(16), "q": np.full(16, q)}, att.steepest(att.frobenius, 0.02)
-    path = Experiment(tokens, v, rule, 10_000, att.DiagonalKeyQuery(), start).path
+    path = Experiment(tokens, v, rule, 10_000, att.Diagonal(2), start).path
     shares, least = [], math.inf
     for k in range(8):
         run = path.run(k)

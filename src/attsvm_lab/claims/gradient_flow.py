@@ -111,7 +111,7 @@ def diagonal_key_query_descent_tends_to_the_l1_direction(seed: int) -> att.Verdi
     random k, q one that starts behind may stay behind: on 20 seeds of these sizes, after 30,000 steps, two
     runs attend to other tokens than the best, and l1 ratios for the attended tokens go down to 0.11.
     """
-    return _diagonal_limit(seed, att.DiagonalKeyQuery(), (np.ones(WIDE), np.zeros(WIDE)))
+    return _diagonal_limit(seed, att.Diagonal(2), (np.ones(WIDE), np.zeros(WIDE)))
 
 
 def _diagonal_limit(seed: int, weight: att.Weight, init: Any) -> att.Verdict:

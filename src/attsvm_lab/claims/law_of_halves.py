@@ -212,7 +212,7 @@ def steps_on_diagonals(tokens: att.Tokens, v: Float, p: float) -> Experiment:
     """lp steps on k and q, from k = 1 and q = 0."""
     lr, steps = DIAGONALS[p]
     start = np.ones(tokens.d), np.zeros(tokens.d)
-    return Experiment(tokens, v, att.steepest(att.Entrywise(p), lr), steps, att.DiagonalKeyQuery(), start)
+    return Experiment(tokens, v, att.steepest(att.Entrywise(p), lr), steps, att.Diagonal(2), start)
 
 
 def _diagonals(seed: int, judged: dict[float, float], count: int = DRAWS, least: bool = True) -> att.Verdict:

@@ -124,7 +124,7 @@ def _plain(seed: int, squared: bool) -> att.Path:
     return att.train(
         tokens,
         head,
-        loss=att.correlation,
+        loss=None if squared else att.correlation,
         optimizer=att.gd(growing(RATE, FASTER)),
         steps=STEPS,
         record=[STEPS // 2, STEPS],
@@ -132,4 +132,4 @@ def _plain(seed: int, squared: bool) -> att.Path:
 
 
 def _rule(lr: float) -> dict[str, Any]:
-    return {"loss": att.correlation, "optimizer": att.steepest(att.frobenius, lr)}
+    return {"optimizer": att.steepest(att.frobenius, lr)}

@@ -82,7 +82,7 @@ def adam_in_batches_of_one_tends_to_the_fixed_point_of_its_norm(
     """
     tokens, v = att.datasets.sphere(8, 4, 6, seed=draws(seed, DRAWS))
     rule = att.adam(falling(0.2), 0.9, 0.95, eps=0)
-    runs = Experiment(tokens, v, rule, 16_000, options={"batch": 1})
+    runs = Experiment(tokens, v, rule, 16_000, options={"batch": att.Batches(1)})
     if norm == "linf":
         limits = runs.limits_by_length(att.linf)
     else:
@@ -94,4 +94,5 @@ def adam_in_batches_of_one_tends_to_the_fixed_point_of_its_norm(
 
 def _runs(seed: int, name: str, batch: int | None) -> Experiment:
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
-    return Experiment(tokens, v, RULES[name], STEPS, options={"batch": batch})
+    batches = None if batch is None else att.Batches(batch)
+    return Experiment(tokens, v, RULES[name], STEPS, options={"batch": batches})

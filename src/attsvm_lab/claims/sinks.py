@@ -153,7 +153,6 @@ def _descended(tokens: att.Tokens, lr: float) -> att.Path:
     return att.train(
         tokens,
         att.SquaredError(),
-        loss=att.correlation,
         optimizer=att.gd(lr),
         steps=STEPS,
         record=[STEPS // 10],

@@ -191,7 +191,7 @@ def lp_steps_on_diagonals_conserve_a_difference(seed: int, conjugate: bool = Tru
         worst = 0.0
         for p in (2.0, 3.0, 4.0):
             start, rule = {"k": np.ones(16), "q": np.zeros(16)}, att.steepest(att.Entrywise(p), lr)
-            state = Experiment(tokens, v, rule, steps, att.DiagonalKeyQuery(), start).path.state
+            state = Experiment(tokens, v, rule, steps, att.Diagonal(2), start).path.state
             assert state is not None
             power = p / (p - 1) if conjugate else (p if p > 2 else 3.0)
             k, q = np.abs(state["0"]), np.abs(state["1"])

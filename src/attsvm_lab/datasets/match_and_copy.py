@@ -30,7 +30,7 @@ def match_and_copy(
 
         key_j = e_j,  value_j = e_(j+1) − e_(s+1),  query = e_s,      e_1 … e_(T+1) ~ N(0, I_d),  s uniform
 
-    Values are reduced by the target, so that `SquaredError()` with loss=correlation is the squared error of
+    Values are reduced by the target, so that `SquaredError()` is the squared error of
     the copy, and the value of token s is zero. query_noise, target_noise: standard deviations of noise on the
     query and on the target. fresh: 0 for the training inputs, or the number of test inputs, from a separate
     stream. Draw order: e, s, noise of the query, noise of the target. Returns keys, values (n, T, d), queries

@@ -14,7 +14,7 @@ from attsvm.data.equal_keys import merged
 from attsvm.numbers import Float
 from attsvm.training.radius import BallProblem
 from attsvm.training.regularise import searches
-from attsvm.training.search import AGREEMENT
+from attsvm.training.search import AGREEMENT, SWITCH
 from attsvm.training.segments import Segments, first_steps
 from attsvm_lab.programs.joint_selection import joint_margin
 
@@ -46,8 +46,7 @@ def joint_path(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", att.StartsDisagree)  # the pair is another witness
         path = att.regularisation_path(tokens, head, **arguments)
-    begun = _begun_at(pair, path, head, np.asarray(head_radii, float), options)
-    return _better(path, begun)
+    return _with_pair(path, pair, head, np.asarray(head_radii, float), options)
 
 
 def best_pair(tokens: att.Tokens) -> Pair | None:
@@ -68,53 +67,60 @@ def _pair_of_run(tokens: att.Tokens) -> tuple[Any, Any]:
     return no_pair if best.prompt is None else (best.head.W[:, 0], best.prompt.W)
 
 
-def _begun_at(
-    pair: Pair, path: att.Path, head: att.Linear, head_radii: Float, options: dict[str, Any]
-) -> dict[str, Any]:
-    """What a search that begins at the pair finds at every radius: arrays (runs, k, …), or (k, …)."""
+def _with_pair(
+    path: att.Path, pair: Pair, head: att.Linear, head_radii: Float, options: dict[str, Any]
+) -> att.Path:
+    """The path, with the end of a search from the pair at every radius where that has the smaller loss.
+
+    The losses are compared by ranks, which do not underflow: the end of the path is a start that stays.
+    """
     norm, loss = options.get("norm", att.frobenius), options.get("loss", att.logistic)
     count, tokens = path.runs or 1, merged(path.tokens)
     problem = BallProblem(att.FullWeight(), loss, norm, joint=True, data_runs=tokens.runs is not None)
-    v, W = (np.broadcast_to(x, (count, *x.shape[-axes:])) for x, axes in zip(pair, (1, 2), strict=True))
-    absent = ~(np.isfinite(v).all(-1) & np.isfinite(W).all((-2, -1)))
-    v, W = np.where(absent[:, None], 1.0, v), np.where(absent[:, None, None], 1.0, W)
-    v = v / np.asarray(problem.head_norm.value(v[..., None]))[:, None]
-    W = W / np.asarray(norm.value(W))[:, None, None]
-    ends: list[tuple[Any, ...]] = []
+    v, W, present = _at_length_one(problem, pair, count)
+    records = path if path.runs is not None else path.changed(W=path.W[None], v=np.asarray(path.v)[None])
+    ends = []
     with Segments("joint path", len(path.index), first_steps(tokens, count)) as watch, jax.enable_x64(True):
-        search = searches(problem, tokens, head, (count, 1), None, 0, watch)
-        for radius, head_radius in zip(path.index, head_radii, strict=True):
-            begun = search._replace(params={"W": W[:, None]}, head=att.Linear(head_radius * v[:, None]))
-            end = begun.solve(radius, head_radius)
-            loss = np.where(absent[:, None], np.inf, end.loss)
-            ends.append((radius * end.W, jax.tree.leaves(end.head)[0], loss, end.log_excess, end.stationary))
-    names = ("W", "v", "loss", "log_excess", "stationary")
-    arrays = [np.stack([array[:, 0] for array in of_radii], 1) for of_radii in zip(*ends, strict=True)]
-    return {
-        name: array if path.runs is not None else array[0] for name, array in zip(names, arrays, strict=True)
-    }
-
-
-def _better(path: att.Path, begun: dict[str, Any]) -> att.Path:
-    """The path, with the end of the pair at every radius where that has the smaller loss."""
-    better = begun["loss"] < path.loss
-
-    def smaller(name: str) -> Float:
-        new, old = begun[name], np.asarray(getattr(path, name))
-        return np.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new, old)
-
-    arrays: dict[str, Any] = {name: smaller(name) for name in ("W", "v", "loss", "log_excess")}
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.log(path.loss) <= np.log(arrays["loss"]) + AGREEMENT  # by random starts
-        paired = np.log(begun["loss"]) <= np.log(arrays["loss"]) + AGREEMENT
-    assert path.agreed is not None
-    agreed = np.where(found, path.agreed, 0)
-    if ((agreed <= 1) & ~paired).any():
+        search = searches(problem, tokens, head, (count, 2), None, 0, watch)
+        for k, (radius, head_radius) in enumerate(zip(path.index, head_radii, strict=True)):
+            begun = search._replace(
+                params={"W": np.stack([records.W[:, k] / radius, W], 1)},
+                head=att.Linear(np.stack([np.asarray(records.v)[:, k], head_radius * v], 1)),
+            )
+            end = begun.solve(radius, head_radius, still=np.array([True, False]))
+            ends.append(end._replace(W=radius * end.W, rank=np.where(present, end.rank, [[0.0, np.inf]])))
+    ranks = np.stack([end.rank for end in ends], 1)  # of the path and of the pair (runs, k, 2)
+    better = ranks[..., 1] < ranks[..., 0] - SWITCH * AGREEMENT
+    found = ranks <= ranks.min(-1, keepdims=True) + AGREEMENT
+    agreed = np.where(found[..., 0], np.reshape(path.agreed, better.shape), 0)
+    if ((agreed <= 1) & ~found[..., 1]).any():
         warnings.warn(
             "the starts disagree, and the pair has a larger loss: a smaller one may exist. Pass more starts.",
             att.StartsDisagree,
             stacklevel=3,
         )
-    unsettled = (better & ~begun["stationary"]).any(-1)
-    stopped: Any = np.where(unsettled, "steps", path.stopped)
-    return path.changed(**arrays, agreed=agreed, stopped=stopped if path.runs is not None else str(stopped))
+    unsettled = (better & ~np.stack([end.stationary[:, 1] for end in ends], 1)).any(-1)
+    fields = {
+        "W": [end.W for end in ends],
+        "v": [jax.tree.leaves(end.head)[0] for end in ends],
+        "loss": [end.loss for end in ends],
+        "log_excess": [end.log_excess for end in ends],
+    }
+    arrays: dict[str, Any] = {"agreed": agreed, "stopped": np.where(unsettled, "steps", path.stopped)}
+    for name, of_ends in fields.items():
+        old, new = getattr(records, name), np.stack([np.asarray(end)[:, 1] for end in of_ends], 1)
+        wide = better.reshape(better.shape + (1,) * (new.ndim - 2))
+        arrays[name] = np.where(wide, new, np.reshape(old, new.shape))
+    if path.runs is not None:
+        return path.changed(**arrays)
+    of_run = {name: array[0] for name, array in arrays.items()}
+    return path.changed(**of_run | {"stopped": str(of_run["stopped"])})
+
+
+def _at_length_one(problem: BallProblem, pair: Pair, count: int) -> tuple[Float, Float, Float]:
+    """v (runs, c) and W (runs, d, e), and which runs have a pair (runs, 1)."""
+    v, W = (np.broadcast_to(x, (count, *x.shape[-axes:])) for x, axes in zip(pair, (1, 2), strict=True))
+    present = np.isfinite(v).all(-1) & np.isfinite(W).all((-2, -1))
+    v, W = np.where(present[:, None], v, 1.0), np.where(present[:, None, None], W, 1.0)
+    v = v / np.asarray(problem.head_norm.value(v[..., None]))[:, None]
+    return v, W / np.asarray(problem.norm.value(W))[:, None, None], present[:, None]

@@ -58,7 +58,7 @@ def experiment(seeds: int, steps: int) -> Arrays:
     curves: dict[str, list[Float]] = {}
     for seed in range(seeds):
         starts: dict[str, tuple[att.Weight, Any]] = {
-            "diagonal_factors": (att.DiagonalKeyQuery(), (np.ones(WIDE), np.zeros(WIDE))),
+            "diagonal_factors": (att.Diagonal(2), (np.ones(WIDE), np.zeros(WIDE))),
             "diagonal_itself": (att.Diagonal(), np.zeros(WIDE)),
         }
         for name, (weight, init) in starts.items():

@@ -38,8 +38,8 @@ def experiment(runs: int, steps: int) -> Arrays:
     record = np.unique(np.geomspace(10, steps, 40).astype(int))
     arrays: Arrays = {"steps": record}
     for name, (rule, _) in METHODS.items():
-        head, loss = att.SquaredError(), att.correlation
-        path = att.train(tokens, head, loss=loss, optimizer=rule, steps=steps, record=record.tolist())
+        head = att.SquaredError()
+        path = att.train(tokens, head, optimizer=rule, steps=steps, record=record.tolist())
         drawn = path.index > 0
         ratio, length = att.margin_ratio(path, best)[:, drawn], path.norm()[:, drawn]
         arrays |= {
