@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logit
 
-from attsvm.probe.curves import area, curves, interval, threshold_at_fpr
+from attsvm.probe.evaluation import area, curves, interval, threshold_at_fpr
 
 
 def drawn(n=300, seed=0, shift=1.0, ties=False):

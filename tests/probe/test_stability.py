@@ -8,7 +8,7 @@ pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 from sklearn.base import clone
 
 from attsvm.probe import AttentionProbe
-from attsvm.probe.stability import _bootstrap_counts
+from attsvm.probe.evaluation import _bootstrap_counts
 
 
 def test_resamples_of_a_clear_task_agree_and_of_noise_do_not(X, y, probe):

@@ -3,7 +3,7 @@
 data/         token sequences in every form, and the array library that computes on them
 fitting/      from tokens and targets to fitted weights
 attention_probe, suite    the estimators, whose methods call what follows
-explanation, curves, stability, separation    contributions of tokens, ROC, bootstrap, max-margin program
+explanation, evaluation, separation    contributions of tokens; ROC, thresholds, resamples; max-margin program
 saved         probes in files, and as one Python file
 """
 

@@ -23,10 +23,10 @@ from sklearn.utils.validation import (
 
 from attsvm._support.validation import is_finite, is_integer
 from attsvm.numbers import Bool, Float, Values
-from attsvm.probe import curves, explanation, saved
-from attsvm.probe.curves import Curves, Threshold
+from attsvm.probe import evaluation, explanation, saved
 from attsvm.probe.data.sequences import Sequences, from_table, read_sequences, unwrapped
 from attsvm.probe.data.store import TokenStore
+from attsvm.probe.evaluation import Curves, Stability, Threshold
 from attsvm.probe.explanation import Explanation, Texts
 from attsvm.probe.fitting.attention import (
     ProbeOutput,
@@ -43,7 +43,6 @@ from attsvm.probe.fitting.fits import AUTO, FitOptions, ProbeFit
 from attsvm.probe.fitting.folds import ClassWeight, Folding, folds, importance_of, warn_without_folds
 from attsvm.probe.fitting.objective import Objective, Standard
 from attsvm.probe.separation import Separation, separate_selected
-from attsvm.probe.stability import Stability, stability
 
 
 class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -342,7 +341,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         Every fit uses this probe's ridges, so no search is repeated. Costs `resamples` fits.
         """
         check_is_fitted(self)
-        return stability(self, X, y, resamples, groups, seed)
+        return evaluation.stability(self, X, y, resamples, groups, seed)
 
     def threshold_at_fpr(
         self, X: Sequences, y: ArrayLike, fpr: float = 0.01, positive: object = None
@@ -353,11 +352,11 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         class) are the negatives. With more than two classes the score is the log odds of `positive`.
         """
         scores, truth = self._scores_and_truth(X, y, positive)
-        return curves.threshold_at_fpr(scores, truth, fpr)
+        return evaluation.threshold_at_fpr(scores, truth, fpr)
 
     def curves(self, X: Sequences, y: ArrayLike, positive: object = None, bins: int = 10) -> Curves:
         """ROC and calibration on sequences that the probe was not fitted on; `.plot()` draws both."""
-        return curves.curves(*self._scores_and_truth(X, y, positive), bins)
+        return evaluation.curves(*self._scores_and_truth(X, y, positive), bins)
 
     def _scores_and_truth(self, X: Sequences, y: ArrayLike, positive: object) -> tuple[Float, Bool]:
         """Log odds of the positive class, and whether each label is that class, (n,) each."""
