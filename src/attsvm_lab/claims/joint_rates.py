@@ -7,9 +7,6 @@ the best at a logarithmic rate, the loss falls like e^(−t^(1/3)). Data and ste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-
 import numpy as np
 
 import attsvm as att
@@ -18,7 +15,7 @@ from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.fast_rates import REFERENCE
 from attsvm_lab.claims.instances import r2
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment
 
 N, T, WIDE, NARROW, NOISE = 6, 4, 2_000, 16, 0.5
 LENGTH, STEPS = 0.1, 3_000
@@ -27,36 +24,17 @@ FIRST, POWER, LONG = 1.0, 2 / 3, 10_000
 """Steps FIRST · t^(−POWER)."""
 
 
-@dataclass(frozen=True)
-class JointRun:
-    """Both trained from zero, beside their programs for the class tokens."""
+def head_length(path: att.Path) -> Float:
+    """‖v‖ (k,); one at the start, where v = 0."""
+    length = np.linalg.norm(np.asarray(path.v), axis=-1)
+    return np.where(length > 0, length, 1.0)
 
-    path: att.Path
-    classes: Bool
 
-    @property
-    def weight_share(self) -> Float:
-        """The weight's share (k,) of the best margin."""
-        return att.margin_ratio(self.path, solved(self.path.tokens, self.classes))
-
-    @property
-    def head_program(self) -> att.Solution:
-        return att.label_svm(self.path.tokens, self.classes)
-
-    @property
-    def head_length(self) -> Float:
-        """‖v‖ (k,); one at the start, where v = 0."""
-        assert self.path.v is not None
-        length = np.linalg.norm(self.path.v, axis=-1)
-        return np.where(length > 0, length, 1.0)
-
-    @property
-    def head_share(self) -> Float:
-        """The head's share (k,) of the best label margin of the class tokens."""
-        tokens = self.path.tokens
-        assert self.path.v is not None and tokens.labels is not None
-        classes = tokens.labels[:, None] * tokens.keys[self.classes]
-        return np.asarray((self.path.v @ classes.T).min(-1) / self.head_length / self.head_program.margin)
+def head_share(path: att.Path, classes: Bool) -> Float:
+    """The head's share (k,) of the best label margin of the class tokens."""
+    tokens, best = path.tokens, att.label_svm(path.tokens, classes)
+    margins = np.asarray(path.v) @ (tokens.labels[:, None] * tokens.keys[classes]).T
+    return np.asarray(margins.min(-1) / head_length(path) / best.margin)
 
 
 def class_among_noise(seed: int, d: int = WIDE) -> tuple[att.Tokens, Bool]:
@@ -74,21 +52,13 @@ def class_among_noise(seed: int, d: int = WIDE) -> tuple[att.Tokens, Bool]:
     return att.Tokens.self_attention(keys @ span, at=0, labels=labels), classes
 
 
-@lru_cache(maxsize=4)
-def joint_run(seed: int, d: int, power: float) -> JointRun:
-    """Head and weight from zero by normalised steps, exponential loss."""
+def joint_run(seed: int, d: int, power: float) -> tuple[Experiment, Bool]:
+    """Head and weight from zero by normalised steps, exponential loss; and the class tokens."""
     tokens, classes = class_among_noise(seed, d)
-    rule = att.steepest(att.frobenius, _shrinking if power else LENGTH)
-    path = att.train(
-        tokens,
-        att.Linear(np.zeros(tokens.keys.shape[-1])),
-        loss=att.exponential,
-        optimizer=rule,
-        train_head=rule,
-        steps=LONG if power else STEPS,
-        record=60,
-    )
-    return JointRun(path, classes)
+    rule, zero = att.steepest(att.frobenius, _shrinking if power else LENGTH), np.zeros(tokens.d)
+    options = {"loss": att.exponential, "train_head": rule}
+    steps = LONG if power else STEPS
+    return Experiment(tokens, zero, rule, steps, record=60, options=options), classes
 
 
 def _shrinking(step: Float) -> Float:
@@ -112,17 +82,16 @@ def head_and_weight_trained_together_find_both_margins(seed: int, d: int = WIDE)
 
     Partial: from zero only; the paper's data and constants are not known to us.
     """
-    run = joint_run(seed, d, 0.0)
+    run, classes = joint_run(seed, d, 0.0)
+    share, head = run.share(selected=classes), att.label_svm(run.tokens, classes)
     return att.judge(
         "head and weight find both margins",
-        att.at_least("share of class tokens", (run.path.selected == run.classes).mean(), 1.0),
-        att.at_least("margin ratio of the weight", run.weight_share[-1], 0.99),
-        att.at_most("the same, from above", run.weight_share[-1], 1 + 1e-9),
-        att.at_least(
-            "cosine to W_mm", att.cosine(run.path.W, solved(run.path.tokens, run.classes).W)[-1], 0.9999
-        ),
-        att.at_least("margin ratio of the head", run.head_share[-1], 0.997),
-        att.reported("share of label supports", att.label_support(run.head_program).mean()),
+        att.at_least("share of class tokens", (run.path.selected == classes).mean(), 1.0),
+        att.at_least("margin ratio of the weight", share, 0.99),
+        att.at_most("the same, from above", share, 1 + 1e-9),
+        att.at_least("cosine to W_mm", 1 - run.off(selected=classes)[-1], 0.9999),
+        att.at_least("margin ratio of the head", head_share(run.path, classes)[-1], 0.997),
+        att.reported("share of label supports", att.label_support(head).mean()),
     )
 
 
@@ -142,13 +111,13 @@ def the_joint_loss_falls_like_the_exponential_of_a_cube_root(seed: int, power: f
     slope of c to 2 %, and a gap of the head's margin that falls like its length to a power of −0.7 to −1.5.
     The twin takes equal steps, with which the loss falls like e^(−ct).
     """
-    run = joint_run(seed, WIDE, power)
-    late = run.path.index >= run.path.index[-1] / 30
-    root = np.cbrt(run.path.index[late])
-    log_loss = np.log(run.path.loss[late])
-    c = 3 * FIRST * float(run.head_program.margin)
+    run, classes = joint_run(seed, WIDE, power)
+    path = run.path
+    late = path.index >= path.index[-1] / 30
+    root, log_loss = np.cbrt(path.index[late]), np.log(path.loss[late])
+    c = 3 * FIRST * float(att.label_svm(run.tokens, classes).margin)
     slope = -np.polyfit(root, log_loss, 1)[0]
-    gap = programs.fit_rate(run.head_length[late], 1 - run.head_share[late], last=100)
+    gap = programs.fit_rate(head_length(path)[late], 1 - head_share(path, classes)[late], last=100)
     return att.judge(
         "the joint loss falls like e^(−c t^(1/3))",
         att.at_least("R² of log L against t^(1/3)", r2(root, log_loss), 0.9999),

@@ -5,7 +5,6 @@ The reduced model: T pairs of neighbours, the query repeats the first of one pai
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,12 @@ import attsvm as att
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import growing, log_time
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment
 
 REFERENCE = "Gonon, Cordonnier, Boumal 2026, arXiv 2602.07562"
 RATE, FASTER, STEPS = 0.02, 0.003, 8_000
 """Plain descent: length of the first step, by how much steps grow, and their number."""
-FAR, LENGTH = 2_000, 0.1
+FAR, NORMALISED = 2_000, att.steepest(att.frobenius, 0.1)
 EXAMPLES = 400
 
 
@@ -41,15 +40,15 @@ def copying_under_squared_loss_ends_at_the_max_margin_match(
     there (told beside: at t = 9e12).
     """
     tokens, place = datasets.match_and_copy(seed=seed, target_noise=target_noise)
-    path = att.train(tokens, att.SquaredError(), steps=FAR, record=[FAR], **_rule(LENGTH))
-    best = solved(tokens, place)
-    plain = _plain(seed, True)
-    gap = 1 - float(att.cosine(path.W, best.W)[-1])
+    run = Experiment(tokens, att.SquaredError(), NORMALISED, FAR)
+    plain = _plain(seed, True).path
     return att.judge(
         "match and copy ends at the max-margin separator",
-        att.at_least("share of matches selected", (path.selected.argmax(-1) == place).mean(), 1.0),
-        att.at_most("1 − cosine to the separator", gap, 1e-4),
-        att.reported("cosine, plain descent, t = 9e12", att.cosine(plain.W, best.W)[-1]),
+        att.at_least("share of matches selected", (run.path.selected.argmax(-1) == place).mean(), 1.0),
+        att.at_most("1 − cosine to the separator", run.off(selected=place)[-1], 1e-4),
+        att.reported(
+            "cosine, plain descent, t = 9e12", att.cosine(plain.W, run.solution(selected=place).W)[-1]
+        ),
     )
 
 
@@ -72,9 +71,9 @@ def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = 
     Surprise: ‖W‖ is late. With steps of 0.02 throughout, from t = 300 to 10,000, it grew by 4 to 20 % less
     on a few of forty seeds, and its margin did not.
     """
-    path = _plain(seed, squared)
-    best = solved(path.tokens, path.selected)
-    margin, length = att.margin_ratio(path, best) * path.norm() * best.margin, path.norm()
+    run = _plain(seed, squared)
+    path, best = run.path, run.solution()
+    margin, length = run.ratio() * path.norm() * best.margin, path.norm()
     begin, end = (int(np.flatnonzero(path.index == step)[0]) for step in (STEPS // 2, STEPS))
     folds = float(np.ptp(log_time([STEPS // 2, STEPS], FASTER)))
     slope = float(margin[end] - margin[begin]) / folds
@@ -103,7 +102,7 @@ def what_learnt_to_copy_copies_fresh_sequences(seed: int, query_noise: float = 0
     """
     draw: dict[str, Any] = {"n": EXAMPLES, "seed": seed, "query_noise": query_noise}
     tokens, _ = datasets.match_and_copy(**draw)
-    path = att.train(tokens, att.SquaredError(), steps=500, record=[500], **_rule(LENGTH))
+    path = Experiment(tokens, att.SquaredError(), NORMALISED, 500).path
     fresh, place = datasets.match_and_copy(**draw, fresh=1_000)
     logits = np.einsum("ntd,de,ne->nt", fresh.keys, path.final, fresh.queries)
     return att.judge(
@@ -112,8 +111,7 @@ def what_learnt_to_copy_copies_fresh_sequences(seed: int, query_noise: float = 0
     )
 
 
-@lru_cache(maxsize=2)
-def _plain(seed: int, squared: bool) -> att.Path:
+def _plain(seed: int, squared: bool) -> Experiment:
     """Gradient descent without normalisation; else on the mass on the match, whose loss is linear in the
     residual."""
     tokens, place = datasets.match_and_copy(seed=seed)
@@ -121,15 +119,5 @@ def _plain(seed: int, squared: bool) -> att.Path:
     if not squared:
         mass = (np.arange(tokens.T) == place[:, None])[..., None]
         tokens, head = att.Tokens(tokens.keys, tokens.queries, values=mass * 1.0), att.Linear(np.ones(1))
-    return att.train(
-        tokens,
-        head,
-        loss=None if squared else att.correlation,
-        optimizer=att.gd(growing(RATE, FASTER)),
-        steps=STEPS,
-        record=[STEPS // 2, STEPS],
-    )
-
-
-def _rule(lr: float) -> dict[str, Any]:
-    return {"optimizer": att.steepest(att.frobenius, lr)}
+    options = {} if squared else {"loss": att.correlation}
+    return Experiment(tokens, head, att.gd(growing(RATE, FASTER)), STEPS, options=options)

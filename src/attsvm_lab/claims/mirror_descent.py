@@ -17,7 +17,7 @@ from attsvm_lab import programs
 from attsvm_lab.claims.claim import Claim, claim
 from attsvm_lab.claims.instances import growing, log_time
 from attsvm_lab.claims.transformers_setup import clearly_optimal, draws
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 N, T, D = 3, 4, 5
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"
@@ -45,24 +45,12 @@ OTHERS = {1.75: 3.0, 3.0: 1.75}
 _WRONG = "the potential's own program: another p"
 
 
-# ---------------------------------------------------------------------- a run and its programs; runs may lead
+# ---------------------------------------------------------------------- measures of a run; runs may lead
 
 
-def mirror_descent(
-    tokens: att.Tokens, v: Float, rule: att.Optimizer, steps: int, record: Any, init: Any = None
-) -> att.Path:
-    """The run of every claim and figure on W alone: a linear head v that stays, logistic loss."""
-    return att.train(tokens, att.Linear(v), optimizer=rule, steps=steps, record=record, init=init)
-
-
-def program_of(path: att.Path, q: float) -> att.Solution:
-    """The lq program of the tokens that the path attends to."""
-    return solved(path.tokens, path.selected, att.Entrywise(q))
-
-
-def away(path: att.Path, p: float, q: float) -> Float:
+def away(runs: Experiment, p: float, q: float) -> Float:
     """Directional divergence (k,) of ψ_p from the path to the lq program of its tokens."""
-    return att.divergence(path.W, program_of(path, q).W, att.Entrywise(p))
+    return att.divergence(runs.path.W, runs.solution(att.Entrywise(q)).W, att.Entrywise(p))
 
 
 def late_rate(steps: Float, away: Float) -> Any:
@@ -121,8 +109,8 @@ def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True
     """
     evidence = []
     for p in (1.5, 3.0):
-        path, norm = _descent(seed, p, separable), att.Entrywise(p)
-        unit = np.asarray(norm.value(program_of(_descent(seed, p), p).W))
+        path, norm = _descent(seed, p, separable).path, att.Entrywise(p)
+        unit = np.asarray(norm.value(_descent(seed, p).solution(norm).W))
         log_k = np.log(path.index[[DECADE, -1]])
         growth = np.ptp(path.norm(norm)[:, [DECADE, -1]], axis=-1) / unit
         growth /= np.ptp(log_k - (p - 2) * np.log(log_k))
@@ -181,8 +169,8 @@ def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
 
 
 def _rate(seed: int, p: float, q: float) -> att.Verdict:
-    path = _descent(seed, p, faster=FASTER)
-    log_t, divergences = log_time(path.index[LATE:], FASTER), away(path, p, q)[:, LATE:]
+    runs = _descent(seed, p, faster=FASTER)
+    log_t, divergences = log_time(runs.path.index[LATE:], FASTER), away(runs, p, q)[:, LATE:]
     exponents = np.array([programs.fit_rate(log_t, divergence).exponent for divergence in divergences])
     power = 2 * min(1.0, p - 1)
     return att.judge(
@@ -196,8 +184,7 @@ def _rate(seed: int, p: float, q: float) -> att.Verdict:
     )
 
 
-@lru_cache(maxsize=8)
-def _descent(seed: int, p: float, separable: bool = True, faster: float = 0.0) -> att.Path:
+def _descent(seed: int, p: float, separable: bool = True, faster: float = 0.0) -> Experiment:
     drawn, _ = att.datasets.sphere(N, T, D, seed=draws(seed, DRAWS))
     keys, scores = drawn.keys.copy(), np.zeros((DRAWS, N, T, 1))
     scores[..., 0, :] = 1
@@ -205,7 +192,7 @@ def _descent(seed: int, p: float, separable: bool = True, faster: float = 0.0) -
         keys[..., 0, :] = keys[..., 1:, :].mean(-2)
     tokens, v = att.Tokens(keys, drawn.queries, values=scores), np.ones((DRAWS, 1))
     lr = growing(RATES[p], faster) if faster else RATES[p]
-    return mirror_descent(tokens, v, att.mirror(p, lr, normalised=False), STEPS, RECORD)
+    return Experiment(tokens, v, att.mirror(p, lr, normalised=False), STEPS, record=RECORD)
 
 
 # ---------------------------------------------------------------------- normalised descent
@@ -224,9 +211,9 @@ def normalised_mirror_descent_tends_to_its_own_program(seed: int, swapped: bool 
     tokens, v = att.datasets.sphere(N, T, D, seed=seed)
     evidence = []
     for p, steps in NORMALISED.items():
-        path = mirror_descent(tokens, v, att.mirror(p, 0.1), steps, (10,))
+        run = Experiment(tokens, v, att.mirror(p, 0.1), steps)
         pair = (OTHERS[p], p) if swapped else (p, OTHERS[p])
-        to_program, to_other_program = (float(away(path, p, q)[-1]) for q in pair)
+        to_program, to_other_program = (float(away(run, p, q)[-1]) for q in pair)
         evidence += [
             att.at_most(f"divergence, p = {p:g}", to_program, NEAR[p]),
             att.at_least(
@@ -268,7 +255,7 @@ def mirror_descent_stays_at_locally_optimal_selections(seed: int, optimal: bool 
         ]
     score = (tokens.values @ v) * tokens.labels[:, None]
     start = min(solutions, key=lambda s: float(score[s.selected].sum()))
-    path = mirror_descent(tokens, v, att.mirror(1.75, 0.1), 10_000, (10,), init=100 * start.W)
+    path = Experiment(tokens, v, att.mirror(1.75, 0.1), 10_000, start=100 * start.W).path
     divergence = att.divergence(path.W, start.W, norm)
     return att.judge(
         "the run stays at its selection",
@@ -301,8 +288,8 @@ def mirror_descent_from_a_cone_tends_to_its_locally_optimal_direction(
         tokens, selected, axis, v = _starts(seed, norm, optimal)
         drawn = np.random.default_rng(seed).standard_normal(axis.shape)
         size = np.asarray(norm.value(axis) / norm.value(drawn))[:, None, None]
-        init = radius * (axis + 0.1 * size * drawn)
-        path = mirror_descent(tokens, v, att.mirror(p, lr), 10_000, (10,), init=init)
+        start = radius * (axis + 0.1 * size * drawn)
+        path = Experiment(tokens, v, att.mirror(p, lr), 10_000, start=start).path
         kept = (path.selected == selected).all((-2, -1))
         divergence = att.divergence(path.W, axis, norm)
         evidence += [

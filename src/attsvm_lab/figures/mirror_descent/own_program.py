@@ -15,7 +15,8 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE
-from attsvm_lab.claims.mirror_descent import away, mirror_descent, program_of
+from attsvm_lab.claims.mirror_descent import away
+from attsvm_lab.experiment import Experiment
 from attsvm_lab.figures.accuracy import axis, digits, exactly, restarted, sampled
 from attsvm_lab.figures.figure import PLOT, RUN, STATED, Arrays, Check, scales
 from attsvm_lab.figures.papers import MIRROR
@@ -64,16 +65,17 @@ def experiment(seeds: int, starts: int, exponents: tuple[float, ...]) -> Arrays:
     """
     tokens, v = att.datasets.published.sphere(6, 8, 10, seed=list(range(1, seeds + 1)) * starts)
     runs = seeds * starts
-    paths = {
-        p: mirror_descent(tokens, v, att.mirror(p, 0.1), STEPS[p], 40, _start(p, runs)) for p in exponents
+    trainings = {
+        p: Experiment(tokens, v, att.mirror(p, 0.1), STEPS[p], start=_start(p, runs), record=40)
+        for p in exponents
     }
-    programs = {q: program_of(path, q).W for q, path in paths.items()}
     arrays: Arrays = {"exponents": np.array(exponents), "starts": np.array(starts)}
-    for p, path in paths.items():
-        arrays[f"steps_{p:g}"] = path.index
-        for q in paths:
-            arrays[f"own_{p:g}_{q:g}"] = away(path, p, q)
-            arrays[f"mixed_{p:g}_{q:g}"] = att.divergence(path.W, programs[q], att.Entrywise(p))
+    for p, training in trainings.items():
+        arrays[f"steps_{p:g}"] = training.path.index
+        for q, other in trainings.items():
+            published = other.solution(att.Entrywise(q)).W
+            arrays[f"own_{p:g}_{q:g}"] = away(training, p, q)
+            arrays[f"mixed_{p:g}_{q:g}"] = att.divergence(training.path.W, published, att.Entrywise(p))
     return arrays | _usual(tokens, v, exponents)
 
 

@@ -12,7 +12,8 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import band, describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
-from attsvm_lab.claims.mirror_descent import away, late_rate, mirror_descent, program_of
+from attsvm_lab.claims.mirror_descent import away, late_rate
+from attsvm_lab.experiment import Experiment
 from attsvm_lab.figures.accuracy import sampled, within
 from attsvm_lab.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, scales
 from attsvm_lab.figures.papers import MIRROR
@@ -45,9 +46,10 @@ def experiment(runs: int, steps: int) -> Arrays:
     record = np.unique(np.geomspace(10, steps, 41).round().astype(int))
     arrays: Arrays = {"steps": record}
     for p, rate in RATES.items():
-        path = mirror_descent(tokens, v, att.mirror(p, rate, normalised=False), steps, record.tolist())
-        norm, divergence = att.Entrywise(p), away(path, p, p)[:, 1:]
-        unit = norm.value(program_of(path, p).W)
+        rule = att.mirror(p, rate, normalised=False)
+        runs = Experiment(tokens, v, rule, steps, record=record.tolist())
+        norm, divergence, path = att.Entrywise(p), away(runs, p, p)[:, 1:], runs.path
+        unit = norm.value(runs.solution(norm).W)
         arrays[f"away_{p:g}"] = divergence
         arrays[f"size_{p:g}"] = path.norm(norm)[:, 1:] / np.asarray(unit)[:, None]
         arrays[f"exponent_{p:g}"] = np.array([late_rate(record, run).exponent for run in divergence])

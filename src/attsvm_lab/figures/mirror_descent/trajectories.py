@@ -13,7 +13,8 @@ import attsvm as att
 from attsvm.numbers import Float
 from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
-from attsvm_lab.claims.mirror_descent import away, mirror_descent, program_of
+from attsvm_lab.claims.mirror_descent import away
+from attsvm_lab.experiment import Experiment
 from attsvm_lab.figures.accuracy import axis, within
 from attsvm_lab.figures.figure import DERIVED, PLOT, Arrays, Check, scales
 from attsvm_lab.figures.mirror_descent.own_program import STEPS
@@ -48,10 +49,11 @@ def experiment(exponents: tuple[float, ...]) -> Arrays:
     arrays: Arrays = {"exponents": np.array(exponents)}
     for p in exponents:
         record = sorted({*range(100), *(round(STEPS[p] * k / PLACES) for k in range(PLACES + 1))})
-        path = mirror_descent(tokens, v, att.mirror(p, 0.1), STEPS[p], record)
+        run = Experiment(tokens, v, att.mirror(p, 0.1), STEPS[p], record=record)
+        path = run.path
         arrays[f"path_{p:g}"] = _entries(path.W)
-        arrays[f"ray_{p:g}"] = _entries(program_of(path, p).W)
-        arrays[f"away_{p:g}"] = away(path, p, p)[-1]
+        arrays[f"ray_{p:g}"] = _entries(run.solution(att.Entrywise(p)).W)
+        arrays[f"away_{p:g}"] = away(run, p, p)[-1]
     return arrays
 
 
