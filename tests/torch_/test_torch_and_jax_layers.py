@@ -1,11 +1,15 @@
 """Laws of the layers of torch and of JAX, on every way to a gradient."""
 
 import contextlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import attsvm as att
+from attsvm.norms.names import as_norm
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -164,3 +168,104 @@ def test_the_gradient_has_the_scale_of_the_data(gradients_of, soft, scale):
     for name in data:
         back = there[name] * (weight / rows if name == "slack" else scale.get(name, 1.0))
         np.testing.assert_allclose(back, here[name], rtol=SAME, atol=SAME * abs(here[name]).max())
+
+
+# ---------------------------------------------------------------------- mixed scales, small and many programs
+
+
+def test_examples_of_other_scales_that_require_as_much_change_nothing(gradients_of):
+    data, selected, mask = program(False)
+    scale = np.array([1e9, 1e-9])
+    mixed = data | {
+        "keys": data["keys"] * scale[:, None, None],
+        "required": data["required"] * scale,
+    }
+    weights = weights_of(False)
+    here = gradients_of(data, selected, mask, weights)
+    scaled = weights | {"multipliers": weights["multipliers"] * scale[:, None]}
+    there = gradients_of(mixed, selected, mask, scaled)
+    assert there["regular"].all()
+    back = {"keys": there["keys"] * scale[:, None, None], "required": there["required"] * scale}
+    for name in data:
+        x = back.get(name, there[name])
+        np.testing.assert_allclose(x, here[name], rtol=1e-6, atol=1e-6 * abs(here[name]).max())
+
+
+@pytest.mark.parametrize("exponent", [0, 9, 14])
+def test_the_norm_has_the_degrees_of_its_data(gradients_of, exponent):
+    data, selected, mask = program(False)
+    data["keys"] = data["keys"] * 10.0 ** np.array([exponent, -exponent])[:, None, None]
+    gradients = gradients_of(data, selected, mask, {"norm": np.ones(RUNS)})
+    size = attsvm.torch.max_margin(
+        **{k: torch.tensor(x) for k, x in data.items()},
+        selected=selected,
+        mask=torch.tensor(mask).expand(N, T),
+    ).norm.sum()
+    for name, degree in {"keys": -1, "queries": -1, "required": 1}.items():
+        assert (gradients[name] * data[name]).sum() == pytest.approx(degree * size.item(), rel=SAME)
+
+
+SHAPES = [
+    (1, 1, 2, 1, 1),
+    (1, 1, 3, 4, 1),
+    (1, 3, 4, 1, 2),
+    (1, 2, 3, 2, 1),
+    (9, 2, 3, 3, 2),
+    (2, 5, 2, 3, 3),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_small_and_many_programs_have_the_slope_of_the_solver(library, shape):
+    runs, n, T, d, e = shape
+    rng = np.random.default_rng(sum(shape))
+    keys, queries = rng.normal(size=(runs, n, T, d)), rng.normal(size=(runs, n, e))
+    logits = np.einsum("rntd,rde,rne->rnt", keys, rng.normal(size=(runs, d, e)), queries)
+    selected, bar = logits.argmax(-1), rng.normal(size=(runs, d, e))
+    if library == "torch":
+        x = torch.tensor(keys, requires_grad=True)
+        result = attsvm.torch.max_margin(x, selected, torch.tensor(queries))
+        gradient = torch.autograd.grad((result.W * torch.tensor(bar)).sum(), x)[0].numpy()
+    else:
+        with jax.enable_x64(True):
+            result_of = partial(attsvm.jax.max_margin, selected=selected, queries=jnp.asarray(queries))
+            gradient = np.asarray(jax.grad(lambda x: (result_of(x).W * bar).sum())(jnp.asarray(keys)))
+    direction, step = rng.normal(size=keys.shape), 1e-6
+    ends = [
+        (att.max_margin(att.Tokens(keys + t * step * direction, queries), selected).W * bar).sum()
+        for t in (1, -1)
+    ]
+    expected = (ends[0] - ends[1]) / (2 * step)
+    assert (gradient * direction).sum() == pytest.approx(expected, rel=1e-5, abs=1e-8)
+    assert abs(expected) > 1e-3
+
+
+def test_a_token_alone_has_results_and_no_gradient(gradients_of):
+    data, selected, _ = program(False)
+    alone = np.zeros(T, bool)
+    alone[0] = True
+    gradients = gradients_of(data, 0 * selected, alone, weights_of(False) | {"margin": np.zeros(RUNS)})
+    assert gradients.pop("regular").all()
+    assert not any(x.any() for x in gradients.values())
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "l1", "linf", "nuclear", "lp:3"])
+def test_norm_and_slope_are_those_of_a_general_solver(norm):
+    pytest.importorskip("cvxpy", reason="needs cvxpy")
+    from tests.program.oracles import smallest
+
+    rng = np.random.default_rng(5)
+    keys, queries, selected = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3)), np.array([0, 1])
+    x = torch.tensor(keys, requires_grad=True)
+    result = attsvm.torch.max_margin(x, selected, torch.tensor(queries), norm=norm)
+    (gradient,) = torch.autograd.grad(result.norm, x)
+    direction, step = rng.normal(size=keys.shape), 1e-3
+
+    def value(t):
+        tokens = att.Tokens(keys + t * step * direction, queries)
+        return smallest(tokens, selected, as_norm(norm))[0]
+
+    assert result.norm.item() == pytest.approx(value(0), rel=1e-6)
+    slope = (value(1) - value(-1)) / (2 * step)
+    assert (gradient.numpy() * direction).sum() == pytest.approx(slope, rel=1e-3, abs=1e-4)

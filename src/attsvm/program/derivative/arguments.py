@@ -92,11 +92,11 @@ def prepared(
         shape = (*axes, *x.shape[x.ndim - axes_of_one :])
         return x if tuple(x.shape) == shape else space.broadcast_to(x, shape)
 
-    *numbers, chosen, tokens = (None if x is None else over_axes(x, k) for x, k in arrays)
-    data = Data(*(None if x is None else library.numbers(x) for x in numbers))
+    data = Data(*(None if x is None else library.numbers(over_axes(x, k)) for x, k in arrays[:4]))
+    choice = Choice(over_axes(chosen, 2), over_axes(tokens, 2))
     if mask is not None:  # padding may hold anything, NaN too, and so would derivatives
-        data = data._replace(keys=space.where(tokens[..., None], data.keys, 0.0))
-    return data, Choice(chosen, tokens)
+        data = data._replace(keys=space.where(choice.mask[..., None], data.keys, 0.0))
+    return data, choice
 
 
 def _as_selected(library: Library, selected: Any, n: int, T: int) -> AnyArray:
