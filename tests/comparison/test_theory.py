@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from attsvm import Linear, datasets, train
+from attsvm import Linear, best_tokens, datasets, max_margin, train
 from attsvm.comparison.theory import NoTheorem, limit_norm
 from attsvm.norms import (
     Entrywise,
@@ -249,7 +249,7 @@ def test_a_theorem_of_this_package_prints_every_hypothesis(weight, optimizer, wo
     assert limit.standing.startswith("theorem") and "law_of_halves_proofs" in limit.reference
     printed = "; ".join(map(str, limit.hypotheses))
     assert all(word in printed for word in words), printed
-    assert "condition (*)" not in str(limit_norm(FullWeight(), optimizer).hypotheses)  # W needs none
+    assert "condition (*)" not in str(limit_norm(Diagonal(), optimizer).hypotheses)  # W needs none
 
 
 def test_a_limit_that_is_ours_names_a_claim_that_exists():
@@ -325,3 +325,31 @@ def test_beside_a_trained_head_the_limit_is_the_offset_program():
     for head in (gd(0.1), steepest(linf, 0.1, momentum=0.9), steepest(linf, 0.1, decay=0.1)):
         with pytest.raises(NoTheorem, match="must grow alike"):
             limit_norm(FullWeight(), W, train_head=head)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, np.inf])
+@pytest.mark.parametrize("family", [Entrywise, Schatten, RowWise])
+def test_a_norm_that_is_named_has_a_program(family, p):
+    tokens, v = datasets.sphere(2, 3, 3, seed=0)
+    selected = best_tokens(tokens, v)
+    for weight in (FullWeight(), Diagonal(), KeyQuery(), Diagonal(2)):
+        try:
+            norm = limit_norm(weight, steepest(family(p), 0.1)).norm
+        except NoTheorem:
+            continue
+        if norm != "max-norm":  # whose program attsvm_lab.programs has
+            assert max_margin(tokens, selected, norm).certified
+    if family is RowWise and p != 2:
+        with pytest.raises(NoTheorem, match="no program here"):
+            limit_norm(FullWeight(), steepest(family(p), 0.1))
+        with pytest.raises(ValueError, match="no program for the norm"):
+            max_margin(tokens, selected, family(p))
+
+
+def test_the_words_that_an_error_recommends_for_programs_have_one():
+    tokens, v = datasets.sphere(2, 3, 3, seed=0)
+    with pytest.raises(ValueError, match="for steps also longest-row") as error:
+        max_margin(tokens, best_tokens(tokens, v), "longest")
+    words = str(error.value).partition("Pass ")[2].partition(";")[0].split(" with")[0]
+    for word in re.split(", | or ", words.replace(":P", ":3")):
+        assert max_margin(tokens, best_tokens(tokens, v), word).certified

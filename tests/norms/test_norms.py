@@ -194,9 +194,9 @@ def test_exponents_below_one_are_refused(p):
     ("wrong", "error", "said"),
     [
         (3, TypeError, r"norm is 3. Pass attsvm.Entrywise\(3\)"),
-        (None, TypeError, r"norm is None. Pass a name \(frobenius, nuclear, .*attsvm.Schatten\(p\)"),
+        (None, TypeError, r"norm is None. Pass .*attsvm.Schatten\(p\).*or a name: frobenius, nuclear"),
         ("l2", ValueError, "no norm 'l2'. Pass frobenius, nuclear, "),
-        (Entrywise, TypeError, "Pass a name"),
+        (Entrywise, TypeError, "or a name: frobenius"),
     ],
 )
 def test_what_is_no_norm_is_answered_with_those_there_are(wrong, error, said):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attsvm.norms import capabilities_of
 from attsvm.norms.norms import NORMS
 from attsvm.numbers import Float
 
@@ -110,7 +111,8 @@ def _candidates(gradients: Float) -> Iterator[tuple[str, float | None, Float]]:
     """The steps of known optimizers with every momentum (momenta, draws, d, e)."""
     averages = _averages(gradients, MOMENTA)
     for word, norm in NORMS.items():
-        yield word, None, norm.steepest(averages)
+        if capabilities_of(norm).acts_on in ("entries", "rows", "singular values"):
+            yield word, None, norm.steepest(averages)
     for share in SQUARES:
         yield "adam", share, _adam(gradients, MOMENTA, share)
 

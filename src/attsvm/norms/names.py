@@ -23,9 +23,15 @@ def norm_of(name: str) -> Norm:
     except ValueError:
         p = math.nan
     if family not in FAMILIES or not p >= 1:
-        names = f"{', '.join(NORMS)}, or lp:P or schatten:P with a number P ≥ 1"
-        raise BadOption(f"no norm {name!r}. {suggestion(name, NORMS)}Pass {names}.")
+        raise BadOption(f"no norm {name!r}. {suggestion(name, NORMS)}Pass {_words()}.")
     return FAMILIES[family](p)
+
+
+def _words() -> str:
+    """The words of norms, for messages; those of rows are norms of steps, without a program."""
+    rows = [name for name, norm in NORMS.items() if capabilities_of(norm).acts_on == "rows"]
+    others = ", ".join(name for name in NORMS if name not in rows)
+    return f"{others}, lp:P or schatten:P with a number P ≥ 1; for steps also {', '.join(rows)}"
 
 
 def saved_words(norm: Norm) -> tuple[str, ...]:
@@ -62,6 +68,7 @@ def as_norm(norm: Any) -> Norm:
     if isinstance(norm, str):
         return norm_of(norm)
     example = f"attsvm.Entrywise({norm})" if isinstance(norm, (int, float)) and norm >= 1 else ""
-    accepted = f"a name ({', '.join(NORMS)}, lp:P, schatten:P), attsvm.Entrywise(p), attsvm.Schatten(p)"
-    accepted += " or an object with p, dual, value and steepest"
-    raise TypeError(f"norm is {norm!r}. Pass {example or accepted}.")
+    accepted = (
+        "attsvm.Entrywise(p), attsvm.Schatten(p), an object with p, dual, value and steepest, or a name"
+    )
+    raise TypeError(f"norm is {norm!r}. Pass {example or f'{accepted}: {_words()}'}.")
