@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import attsvm as att
-from attsvm.heads.audit import AuditSettings, audit, mapped_texts
+from attsvm.heads.audit import AuditSettings, audit, mapped_texts, margins
 from attsvm.heads.detectors import KINDS, kinds
-from attsvm.heads.margins import margins
 from attsvm.heads.page import as_json, write
 from attsvm.heads.record import record
 from tests.browsers import elements

@@ -44,7 +44,7 @@ def test_the_audit_of_a_model_is_written_and_told(llama, tmp_path, monkeypatch, 
     assert len(json.loads(done.stdout)["heads"]) == 12 if options else "12 heads" in done.stdout
     written = json.loads((tmp_path / "audit/heads.json").read_text(encoding="utf8"))
     judged = any(head["queries used"] for head in written["heads"])
-    assert "offset program" in written["limit"] and ("offset program" in done.stdout) == (
+    assert "undertraining" in written["limit"] and ("undertraining" in done.stdout) == (
         judged or bool(options)
     )
 
@@ -55,7 +55,7 @@ def test_margins_may_be_left_out_and_heads_silenced(llama, tmp_path, monkeypatch
     texts.write_text("a touching film .\n", encoding="utf8")
     done = run("tiny", "--texts", texts, "--out", tmp_path / "audit", "--no-margins", "--ablate", 1)
     assert done.exit_code == 0 and "certified" not in done.stdout
-    assert "offset program" not in done.stdout
+    assert "undertraining" not in done.stdout
     table = (tmp_path / "audit/heads.csv").read_text(encoding="utf8")
     assert "ablation" in table and "Frobenius" not in table
 

@@ -201,7 +201,7 @@ def test_a_model_that_fails_in_the_middle_has_no_hooks_left(kind, monkeypatch):
 def test_a_head_of_an_attention_of_its_own_is_read_and_not_replaced():
     reader = tiny("FalconForCausalLM")
     with pytest.raises(UnsupportedModel, match="not replaced or silenced"):
-        replace_head(reader, TEXTS, 0, 0, 2)
+        replace_head(reader, TEXTS, (0, 0), 2)
     assert audit(reader, TEXTS, AuditSettings(margins=False)).heads[0].scores.keys() >= {"induction", "sink"}
     assert reader.model.config._attn_implementation != "attsvm"
 

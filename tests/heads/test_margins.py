@@ -3,7 +3,7 @@
 import numpy as np
 
 from attsvm import Tokens, datasets, l1, max_margin
-from attsvm.heads.margins import margins
+from attsvm.heads.audit import margins
 
 
 def test_the_solution_has_its_own_margin_and_no_weight_a_better_one():

@@ -58,9 +58,9 @@ def test_one_call_replaces_a_head_and_says_what_changes(name, request):
     reader = request.getfixturevalue(name)
     texts = reader.tokenise(TEXTS)
     own, said = layer_of(reader, texts, 1).head(2).W, output(reader, texts)
-    same = replace_head(reader, TEXTS, 1, 2, own)
+    same = replace_head(reader, TEXTS, (1, 2), own)
     assert same.change.kept == 1 and abs(same.change.output) < 1e-6 and same.held_out is None
-    gone = replace_head(reader, TEXTS, 1, 2, 0 * own, held_out=["another text , not seen"])
+    gone = replace_head(reader, TEXTS, (1, 2), 0 * own, held_out=["another text , not seen"])
     assert gone.change.output > 1e-6 < gone.held_out.output
     with gone.applied():
         assert not np.allclose(output(reader, texts), said)
@@ -68,9 +68,9 @@ def test_one_call_replaces_a_head_and_says_what_changes(name, request):
 
 
 def test_a_head_is_replaced_by_a_rank_or_by_the_margin_of_a_norm(bert):
-    whole, low = (replace_head(bert, TEXTS, 0, 0, rank).change for rank in (8, 1))  # heads are 8 wide
+    whole, low = (replace_head(bert, TEXTS, (0, 0), rank).change for rank in (8, 1))  # heads are 8 wide
     assert whole.kept == 1 and abs(whole.divergence) < 1e-5 < low.divergence
-    wide = replace_head(bert, TEXTS, 0, 0, att.frobenius, queries=6)
+    wide = replace_head(bert, TEXTS, (0, 0), att.frobenius, queries=6)
     assert wide.W.shape == (49, 49) and 0 < wide.change.kept <= 1
 
 
@@ -80,8 +80,8 @@ def test_a_weight_that_is_none_is_refused(bert):
         (np.eye(3), r"shape \(3, 3\), but heads in hidden space need"),
     ):
         with pytest.raises(ValueError, match=said):
-            replace_head(bert, TEXTS, 0, 0, weight)
+            replace_head(bert, TEXTS, (0, 0), weight)
     with pytest.raises(ValueError, match=r"no norm 'nuclaer'\. Did you mean nuclear\?"):
-        replace_head(bert, TEXTS, 0, 0, "nuclaer")
+        replace_head(bert, TEXTS, (0, 0), "nuclaer")
     with pytest.raises(ValueError, match="heads 0 to 5"):
-        replace_head(bert, TEXTS, 0, 6, 1)
+        replace_head(bert, TEXTS, (0, 6), 1)

@@ -109,7 +109,7 @@ class Bare(Letters):
 WAYS = {
     "audit": lambda reader, texts, _: audit(reader, texts, AuditSettings(margins=False)),
     "extract": lambda reader, texts, _: list(extract(reader, texts)),
-    "surgery": lambda reader, texts, _: replace_head(reader, texts, 0, 0, 1),
+    "surgery": lambda reader, texts, _: replace_head(reader, texts, (0, 0), 1),
     "activations": lambda reader, texts, place: activations(reader, texts, [1], place),
 }
 

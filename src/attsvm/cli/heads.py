@@ -60,8 +60,7 @@ def heads(
     usage.
     """
     with one_line_errors():
-        from attsvm.heads.audit import AuditSettings
-        from attsvm.heads.margins import LIMIT
+        from attsvm.heads.audit import LIMIT, AuditSettings
         from attsvm.heads.model import load
         from attsvm.heads.page import as_json as audit_as_json, write
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from attsvm._support import strict_json
 from attsvm._support.pages import page
-from attsvm.heads.audit import Audit, AuditSettings, HeadReport
+from attsvm.heads.audit import LIMIT, Audit, AuditSettings, HeadReport
 from attsvm.heads.detectors import KINDS
-from attsvm.heads.margins import LIMIT
 from attsvm.numbers.atomic_write import write_text
 
 MARGINS = ("own", "best", "ratio", "cosine", "rank")

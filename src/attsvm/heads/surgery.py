@@ -64,8 +64,7 @@ class Replacement:
 def replace_head(
     model: Any,
     texts: Sequence[str],
-    layer: int,
-    head: int,
+    place: Place,
     weight: Norm | int | Float,
     *,
     held_out: Sequence[str] | None = None,
@@ -75,13 +74,14 @@ def replace_head(
 ) -> Replacement:
     """Give one head another weight and measure how its selections, its attention and the model change.
 
+    place: layer and head.
     weight: a norm, for the max-margin weight of the head's own selections in that norm; a rank, for the best
         approximation of its W of that rank; or the weight itself, (d, e) in the head's space (`Head.space`).
         The first two are scaled to fit the head's attention best.
     queries: so many of the head's confident queries (attention above one half; of all queries where none is)
         determine the weight, drawn with the seed. held_out: other texts on which the change is measured, too.
     """
-    reader = load(model)
+    reader, (layer, head) = load(model), place
     tokenised = reader.tokenise(texts, length)
     count = reader.model.config.num_attention_heads
     if not 0 <= head < count:

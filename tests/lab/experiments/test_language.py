@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy.special import softmax
 
 import language
 import language_heads
 import language_record
 from added import Added
 from attsvm import next_token
-from attsvm.heads.head import softmax
 from attsvm.torch import MarginMonitor
 from attsvm_lab.figures.ours import language as figure
 from attsvm_lab.figures.recorded import FOLDER
@@ -168,7 +168,7 @@ def induction(sharpness, spread=0.0):
     logits = states @ W.T @ states.transpose(0, 2, 1)
     logits[:, ~np.tri(T, dtype=bool)] = -np.inf
     natural = np.tile(np.arange(T), (2, 1)), np.zeros((2, T), int), np.ones((2, T))
-    return language_heads.Kept(0, 0, W, W, states, softmax(logits), natural)
+    return language_heads.Kept(0, 0, W, W, states, softmax(logits, axis=-1), natural)
 
 
 def test_an_induction_head_is_judged_by_the_program_of_its_next_tokens():
