@@ -9,6 +9,7 @@ host reads travel as pairs of uint32.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -244,7 +245,7 @@ def _check_host() -> None:
     try:
         jax.local_devices(backend="cpu")
     except RuntimeError:
-        platforms = jax.config.jax_platforms
+        platforms = os.environ.get("JAX_PLATFORMS", "cuda")
         raise RuntimeError(
             f"the solver runs on the CPU, and JAX_PLATFORMS={platforms} leaves JAX without one. Set "
             f"JAX_PLATFORMS={platforms},cpu before JAX is imported."
@@ -263,7 +264,8 @@ def _solved_on_host(options: Options, data: Data, choice: Choice) -> tuple[Resul
     batch = solve_batch(data, choice, options.norm)
     batch.check(options.unseparable, options.degenerate)
     pairs = (batch.over_axes(x).view(np.uint32) for x in (batch.solution.W, batch.multipliers))
-    return _as_type(data.keys.dtype, batch.results), Solved(*pairs, batch.over_axes(batch.separable))
+    solved = Solved._make((*pairs, batch.over_axes(batch.separable)))
+    return _as_type(data.keys.dtype, batch.results), solved
 
 
 def _batch(program: Program) -> Batch:

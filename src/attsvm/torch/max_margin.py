@@ -139,7 +139,7 @@ def max_margin(
         batch.check(unseparable, degenerate)
         results = Results(*Solve.apply(*data, choice.selected, batch))
         separable = torch.from_numpy(batch.over_axes(batch.separable)).to(keys.device)
-    typed = (None if x is None else x.to(keys.dtype) for x in results)
+    typed = Results._make(None if x is None else x.to(keys.dtype) for x in results)
     return MaxMargin(*typed, separable, batch, found)
 
 
@@ -266,7 +266,7 @@ def _active_rows(*arguments: Any) -> Found:
 def _shapes(keys: Tensor, queries: Tensor, required: Tensor, price: Any, selected: Tensor, *_: Any) -> Found:
     one, flag = required[..., 0], selected[..., 0, 0]
     parts = torch.empty_like, (selected, selected, required.long(), flag, flag, one, one, flag)
-    return Found(*map(*parts), required.new_empty((*one.shape, 3)))
+    return Found._make((*map(*parts), required.new_empty((*one.shape, 3))))
 
 
 @torch.library.register_vmap("attsvm::active_rows")
@@ -289,7 +289,7 @@ def _undefined_unless(separable: Tensor, results: Results, data: Data) -> Result
     inputs = torch.cat([x.flatten(axes) for x in data if x is not None], -1)
     sizes = [x[(0,) * axes].numel() for x in parts]
     undefined = Undefined.apply(flat, inputs, separable).split(sizes, -1)
-    return Results(*(new.reshape(x.shape) for new, x in zip(undefined, parts, strict=True)), None)
+    return Results._make((*(new.reshape(x.shape) for new, x in zip(undefined, parts, strict=True)), None))
 
 
 class Undefined(torch.autograd.Function):

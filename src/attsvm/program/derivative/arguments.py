@@ -32,8 +32,9 @@ class Choice(NamedTuple):
 class Library(Protocol):
     """Arrays of torch or JAX, made where the keys are."""
 
-    namespace: Any
-    """The module with where, broadcast_to and broadcast_shapes."""
+    @property
+    def namespace(self) -> Any:
+        """The module with where, broadcast_to and broadcast_shapes."""
 
     def array(self, name: str, x: Any) -> AnyArray:
         """An argument as an array."""

@@ -89,7 +89,7 @@ class Batch:
         with np.errstate(divide="ignore"):
             results = W, size, 1 / size, multipliers
         shortfall = None if self.solution.slack is None else self.over_axes(self.derivative.shortfall)
-        return Results(*map(self.over_axes, results), shortfall)
+        return Results._make((*map(self.over_axes, results), shortfall))
 
     @property
     def measured(self) -> Measured:
@@ -183,5 +183,5 @@ def _program(data: Data, choice: Choice) -> tuple[Tokens, Bool, Float, Float | N
 
 def _flat(x: AnyArray, axes_of_one: int, dtype: type) -> NDArray[Any]:
     """An array with one axis of runs before the last axes of one program."""
-    array = np.asarray(x, dtype)
+    array: NDArray[Any] = np.asarray(x, dtype)
     return array.reshape(-1, *array.shape[array.ndim - axes_of_one :])

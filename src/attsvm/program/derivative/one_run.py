@@ -16,7 +16,7 @@ from scipy.linalg.lapack import dpotrs, dpstrf
 
 from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float
-from attsvm.program.derivative.curvature import OfEntries, OfSpectrum, curvature
+from attsvm.program.derivative.curvature import Curvature
 from attsvm.program.derivative.tolerances import TOLERANCES
 
 
@@ -102,12 +102,12 @@ class Curved:
         if len(active.delta) == 0 or not self.size > 0:
             return
         M = active.combine(active.pull)
-        self.at = curvature(norm, M)
+        self.at = Curvature(norm, M)
         self.system = System(active, self.at)
         self.pivot = self.system.pivot
         # For p < 2 the curvature of an entry that is zero vanishes. Rounding shows in it as its root.
         if norm.p < 2:
-            self.pivot = min(self.pivot, System(active, curvature(norm, M, TOLERANCES.flat)).pivot)
+            self.pivot = min(self.pivot, System(active, Curvature(norm, M, TOLERANCES.flat)).pivot)
         if not self.at.smooth(active.rank):
             self.strictness = 0.0
 
@@ -123,7 +123,7 @@ class Curved:
 class System:
     """K = A H Aᵀ, scaled to a diagonal of ones, by a Cholesky factor that leaves out dependent rows."""
 
-    def __init__(self, active: Active, at: OfEntries | OfSpectrum) -> None:
+    def __init__(self, active: Active, at: Curvature) -> None:
         flat = active.dense.reshape(len(active.delta), -1)
         K = at.times(active.dense).reshape(flat.shape) @ flat.T
         diagonal = np.diagonal(K)

@@ -113,8 +113,9 @@ class Derivative:
         The multipliers are those of `Solution`: λ_j = μ_j / N(W) of a hard margin, μ_j of a soft one.
         """
         optimum, units, soft = self.optimum, self.optimum.units, self._soft
-        W_bar, P = np.zeros(optimum.W.shape), np.zeros(optimum.W.shape)
-        pull_bar, change = np.zeros(optimum.pull.shape), np.zeros(optimum.pull.shape)
+        P, change = np.zeros(optimum.W.shape), np.zeros(optimum.pull.shape)
+        W_bar: Float = np.zeros(P.shape)
+        pull_bar: Float = np.zeros(change.shape)
         norm_bar = np.zeros(len(W_bar)) if norm is None else times_power(norm, units.weight)
         if margin is not None:
             norm_bar = norm_bar - times_power(margin, -units.weight) * self._inverse_size**2
