@@ -20,7 +20,7 @@ from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.gen_svm import decaying, on_simplex
 from attsvm_lab.claims.transformers_setup import PAPER, draws
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 DRAWS, SIZE, HIDDEN = 16, (4, 5, 8), 16
 """Draws of a seed, (n, T, d) and hidden units; labels −1 and +1 in turn."""
@@ -101,9 +101,7 @@ def a_relu_head_with_positive_weights_selects_for_one_label_and_mixes_for_the_ot
     """
     problem = networks(seed, 1.0, sign)
     rule = att.steepest(att.frobenius, decaying, 0.95)
-    path = att.train(
-        problem.tokens, att.ReLUNetwork(problem.V, problem.u), optimizer=rule, steps=STEPS, record=2
-    )
+    path = Experiment(problem.tokens, att.ReLUNetwork(problem.V, problem.u), rule, STEPS).path
     s, mixes = path.attention[:, -1], problem.tokens.labels < 0
     best = np.array([_least_value(*one) for one in _each(problem, mixes)])
     value, single = (
@@ -192,13 +190,8 @@ def a_smooth_network_grows_along_the_generalised_program(seed: int, tied: bool =
 def _smooth(seed: int) -> tuple[att.Path, Float, Bool]:
     """Runs, the best mixture of each input (runs, n, T), and which draws are clear."""
     problem = networks(seed, CURVED)
-    path = att.train(
-        problem.tokens,
-        SoftplusNetwork(problem.V, problem.u),
-        optimizer=att.gd(RATE),
-        steps=STEPS,
-        record=[STEPS // 10],
-    )
+    head = SoftplusNetwork(problem.V, problem.u)
+    path = Experiment(problem.tokens, head, att.gd(RATE), STEPS, record=[STEPS // 10]).path
     s, slope = best_mixture(problem)
     mixes = problem.tokens.labels < 0
     share = np.where(s > 0, s, 1.0).min(-1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
 from attsvm_lab.claims.transformers_setup import PAPER, draws
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 KEPT, GONE = 1e-3, 1e-6
 """Attention from which a token counts as selected, and below which as masked."""
@@ -36,16 +35,14 @@ class Prediction(NamedTuple):
     foretold: bool = False
 
 
-@lru_cache(maxsize=2)
 def _quadratic(seed: int, orthonormal: bool) -> Prediction:
     """Unit-sphere problems with labels 1 under vᵀ r − λ‖r‖²; the prediction is the closed form."""
     tokens, v = att.datasets.sphere(3, 4, 4, seed=draws(seed, 32))
     U, _, Vt = np.linalg.svd(tokens.keys)
     tokens = att.Tokens(U @ Vt if orthonormal else tokens.keys, tokens.queries)
     strength = np.repeat(STRENGTHS, 8)
-    optimizer = att.steepest(att.frobenius, decaying)
     head = att.QuadraticPenalty(v, strength)
-    path = att.train(tokens, head, optimizer=optimizer, steps=10_000, record=2)
+    path = Experiment(tokens, head, att.steepest(att.frobenius, decaying), 10_000).path
     best = on_simplex(np.einsum("rntd,rd->rnt", tokens.keys, v) / (2 * strength[:, None, None]))
     left_over = np.where(best > 0, 0.0, path.attention[:, -1]).sum(-1).max(-1)
     clear = np.where(best > 0, best, 1.0).min((-2, -1)) >= 0.02
@@ -59,19 +56,11 @@ def relu_problems(seed: int, count: int = 128) -> tuple[att.Tokens, Float]:
     return tokens, V / np.asarray(att.frobenius.value(V))[:, None, None]
 
 
-@lru_cache(maxsize=2)
 def _relu(seed: int, steps: int, count: int = 128) -> Prediction:
     """Unit-sphere problems under 1ᵀ ReLU(Vᵀ r), ‖V‖_F = 1; the prediction takes what the run attends to."""
     tokens, V = relu_problems(seed, count)
-    path = att.train(
-        tokens,
-        att.ReLUNetwork(V, np.ones(4)),
-        optimizer=att.steepest(att.frobenius, 0.1),
-        steps=steps,
-        init=att.uniform(range(128 * seed, 128 * seed + count)),
-        record=2,
-    )
-    return attended(path)
+    start, rule = att.uniform(range(128 * seed, 128 * seed + count)), att.steepest(att.frobenius, 0.1)
+    return attended(Experiment(tokens, att.ReLUNetwork(V, np.ones(4)), rule, steps, start=start).path)
 
 
 def attended(path: att.Path) -> Prediction:
@@ -180,19 +169,12 @@ def under_a_quadratic_head_key_and_query_prefer_the_nuclear_gen_svm(
     )
 
 
-@lru_cache(maxsize=2)
 def _quadratic_factors(seed: int) -> Prediction:
     """The runs of K and Q on the problems of `_quadratic`, with its prediction."""
     known, (_, v) = _quadratic(seed, True), att.datasets.sphere(3, 4, 4, seed=draws(seed, 32))
-    path = att.train(
-        known.path.tokens,
-        att.QuadraticPenalty(v, np.repeat(STRENGTHS, 8)),
-        weight=att.KeyQuery(),
-        optimizer=att.steepest(att.frobenius, decaying),
-        steps=10_000,
-        init=att.uniform(draws(seed, 32)),
-        record=2,
-    )
+    head, start = att.QuadraticPenalty(v, np.repeat(STRENGTHS, 8)), att.uniform(draws(seed, 32))
+    rule = att.steepest(att.frobenius, decaying)
+    path = Experiment(known.path.tokens, head, rule, 10_000, att.KeyQuery(), start).path
     left_over = np.where(known.selected, 0.0, path.attention[:, -1]).sum(-1).max(-1)
     clear = np.where(known.selected, known.attention, 1.0).min((-2, -1)) >= 0.02
     judged = clear & (left_over <= KEPT) & _mixed(known.selected)

@@ -12,7 +12,7 @@ from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
 from attsvm_lab.claims.prompt_instances import PAPER
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 CHOSEN = np.array([1, 1, 1])
 """Every input selects its second token; the first one is zero."""
@@ -242,9 +242,7 @@ def joint_descent(
 ) -> att.Path:
     """Head and prompt together from v and, if not told otherwise, p = 0: normalised steps of 0.1 for both."""
     rule = att.steepest(att.frobenius, 0.1)
-    return att.train(
-        tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=steps, init=init, record=record
-    )
+    return Experiment(tokens, v, rule, steps, start=init, record=record, options={"train_head": rule}).path
 
 
 def _joint_descent(tokens: att.Tokens) -> att.Path:

@@ -22,6 +22,7 @@ from attsvm_lab.claims.prompt_instances import (
     unit,
 )
 from attsvm_lab.claims.transformers_setup import far_enough
+from attsvm_lab.experiment import Experiment
 
 RADII = (100.0, 1_000.0, 10_000.0)
 """Lengths of p where a run starts. The theorems say "there is a radius R": one of these must do."""
@@ -74,14 +75,8 @@ def stays(starts: Starts, radius: float, directions: Float | None = None) -> tup
     directions: by default the axes.
     """
     begin = starts.axes if directions is None else directions
-    run = att.train(
-        enlarged(starts.tokens, radius),
-        att.Linear(HEAD),
-        optimizer=att.steepest(att.frobenius, 0.02),
-        steps=1_000,
-        init=begin,
-        record=2,
-    )
+    rule = att.steepest(att.frobenius, 0.02)
+    run = Experiment(enlarged(starts.tokens, radius), HEAD, rule, 1_000, start=begin).path
     final = att.cosine(run.W, starts.axes)[:, -1]
     stayed = (run.selected == np.stack([s.selected for s in starts.solutions])).all((-2, -1))
     return stayed & (final > NEAR), final
@@ -148,14 +143,8 @@ def plain_steps_near_a_locally_optimal_prompt_tend_to_it(seed: int, local: bool 
     tokens, selected, program, rate = _plain_starts(seed, local)
     size = np.linalg.norm(program, axis=(-2, -1))
     tilt = 0.1 * size[:, None, None] * unit(np.random.default_rng(seed).standard_normal(program.shape))
-    path = att.train(
-        tokens,
-        att.Linear(HEAD),
-        optimizer=att.gd(rate.tolist()),
-        steps=PLAIN_STEPS,
-        init=3 * (program + tilt),
-        record=[PLAIN_STEPS // 3],
-    )
+    start, record = 3 * (program + tilt), [PLAIN_STEPS // 3]
+    path = Experiment(tokens, HEAD, att.gd(rate.tolist()), PLAIN_STEPS, start=start, record=record).path
     grown = path.W[:, -1] - path.W[:, 1]
     length = np.linalg.norm(grown, axis=(-2, -1))
     cosine, growth = (grown * program).sum((-2, -1)) / (length * size), length / (size * np.log(3))

@@ -20,7 +20,7 @@ from attsvm_lab.claims.prompt_instances import (
     small,
     unit,
 )
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 RATE = 0.02
 """Constant step; each claim checks that it is at most 1/L_p. One value, because it is compiled in."""
@@ -82,8 +82,9 @@ def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(
     tokens = scored(np.stack([np.cos(angle), np.sin(angle)], -1)[None], gamma[None])
     mm = solved(tokens, [0])
     towards = unit(solved(tokens, np.arange(8)[:, None]).W)
-    constant = _run(tokens, att.gd(RATE), 20_000, 2 * towards, [5_000])
-    normalised = _run(enlarged(tokens, 20), att.steepest(att.frobenius, 0.02), 4_000, towards)
+    constant = Experiment(tokens, HEAD, att.gd(RATE), 20_000, start=2 * towards, record=[5_000]).path
+    rule = att.steepest(att.frobenius, 0.02)
+    normalised = Experiment(enlarged(tokens, 20), HEAD, rule, 4_000, start=towards).path
     return att.judge(
         "gradient descent on one input tends to p^mm(best)",
         att.at_least(
@@ -121,8 +122,8 @@ def gradient_descent_from_anywhere_tends_to_the_best_direction(
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     tokens = scored(keys @ turn, np.array([scores, scores]))
     start = turn[0][None, :, None]
-    run = _run(tokens, att.steepest(att.frobenius, 0.1), 2_000, 10 * start)
-    constant = _run(tokens, att.gd(RATE), 20_000, 5 * start, [5_000])
+    run = Experiment(tokens, HEAD, att.steepest(att.frobenius, 0.1), 2_000, start=10 * start).path
+    constant = Experiment(tokens, HEAD, att.gd(RATE), 20_000, start=5 * start, record=[5_000]).path
     mm = solved(tokens, np.zeros((1, 2), int))
     return att.judge(
         "gradient descent from anywhere tends to p^mm(best)",
@@ -152,11 +153,10 @@ def gradient_descent_never_stops_growing(seed: int, separable: bool = True) -> a
     unit of ln t over the second half. In the twin the best token is the mean of the others, and p^mm is that
     of the tokens before this change.
     """
-    steps = [10_000, 20_000]
     axis = solved(_two_scores(seed, True), [0, 0]).W
     tokens = _two_scores(seed, separable)
     starts = np.random.default_rng(0).standard_normal((9, tokens.d, 1))
-    run = _run(tokens, att.gd(RATE), steps[1], starts, steps[:1])
+    run = Experiment(tokens, HEAD, att.gd(RATE), 20_000, start=starts).path
     growth = (_growth(run)[:, 0] * axis).sum((-2, -1)) / np.log(2)
     return att.judge(
         "‖p(t)‖ → ∞",
@@ -203,7 +203,7 @@ def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing
     errors, sideways = [], []
     for loss, slope in slopes.items():
         rule = att.steepest(att.frobenius, 0.1)
-        run = att.train(tokens, att.Linear(HEAD), loss=loss, optimizer=rule, steps=1_000, record=2)
+        run = Experiment(tokens, HEAD, rule, 1_000, options={"loss": loss}).path
         expected = (np.log(high) + slope) / 2
         errors.append(abs(run.final[1, 0] - expected))
         sideways.append(abs(run.final[1, 0] / run.final[0, 0]))
@@ -218,12 +218,6 @@ def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing
 
 
 # ---------------------------------------------------------------------- details
-
-
-def _run(
-    tokens: att.Tokens, optimizer: att.Optimizer, steps: int, starts: Float, record: Sequence[int] = ()
-) -> att.Path:
-    return att.train(tokens, att.Linear(HEAD), optimizer=optimizer, steps=steps, init=starts, record=record)
 
 
 def _growth(run: att.Path) -> Float:

@@ -14,7 +14,7 @@ from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.transformers_setup import PAPER, draws, embedded, one_step, random_weights
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 ROUNDING = 1e-6
 """Certified solutions are exact to 1e-8 in their norm, so to about its root in their parts."""
@@ -175,13 +175,7 @@ def causal_attention_is_the_flattened_problem(seed: int, causal: bool = True) ->
     flat = att.Tokens.every_query(keys, labels, visible=visible)
     best = att.best_tokens(flat, v)
     flattened, sequential = solved(flat, best).W, att.separate(_causal_rows(keys, best)).W.reshape(6, 6)
-    path = att.train(
-        flat,
-        att.Linear(v),
-        optimizer=att.steepest(att.frobenius, 0.1),
-        steps=20_000,
-        record=6,
-    )
+    path = Experiment(flat, v, att.steepest(att.frobenius, 0.1), 20_000, record=6).path
     loss = [_causal_loss(keys, labels, v, W) for W in path.W]
     rows = _causal_rows(keys, path.selected)
     margin = (rows @ path.final.ravel()).min() / att.frobenius.value(path.final) / att.separate(rows).margin

@@ -10,7 +10,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 CLEAR = 1.5
 """The cone of the local theorems shrinks with the slack of better tokens; this much allows a fixed one."""
@@ -105,27 +105,16 @@ def one_step(tokens: att.Tokens, v: Float, W: Float) -> att.Path:
     count = W.shape[1]
     arrays = (tokens.keys, tokens.queries, tokens.labels, tokens.values)
     keys, queries, labels, values = (np.repeat(a, count, axis=0) for a in arrays)
-    return att.train(
-        att.Tokens(keys, queries, labels, values=values),
-        att.Linear(np.repeat(v, count, axis=0)),
-        optimizer=att.steepest(att.frobenius, 1.0),
-        steps=1,
-        init=W.reshape(-1, *W.shape[2:]),
-    )
+    each = att.Tokens(keys, queries, labels, values=values), np.repeat(v, count, axis=0)
+    start = W.reshape(-1, *W.shape[2:])
+    return Experiment(*each, att.steepest(att.frobenius, 1.0), 1, start=start, record=[1]).path
 
 
 def normalised_run(
     tokens: att.Tokens, v: Float, init: Float, steps: int = 10_000, lr: float = 0.1
 ) -> att.Path:
     """Normalised gradient descent on W from the given starts; twelve records."""
-    return att.train(
-        tokens,
-        att.Linear(v),
-        optimizer=att.steepest(att.frobenius, lr),
-        steps=steps,
-        init=init,
-        record=12,
-    )
+    return Experiment(tokens, v, att.steepest(att.frobenius, lr), steps, start=init, record=12).path
 
 
 def smoothness(tokens: att.Tokens, v: Float) -> Float:
@@ -146,9 +135,7 @@ def self_attending(tokens: att.Tokens) -> att.Tokens:
 def plain_run(tokens: att.Tokens, v: Float, init: Float, steps: int, record: Any) -> att.Path:
     """Gradient descent on W with the largest step of the theorems, η = 1/L_W, of each run."""
     rate = 1 / smoothness(tokens, v)
-    return att.train(
-        tokens, att.Linear(v), optimizer=att.gd(rate.tolist()), steps=steps, init=init, record=record
-    )
+    return Experiment(tokens, v, att.gd(rate.tolist()), steps, start=init, record=record).path
 
 
 def two_scores(n: int, T: int, d: int, seed: range) -> tuple[att.Tokens, Float]:
