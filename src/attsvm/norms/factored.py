@@ -9,7 +9,7 @@ import numpy as np
 
 from attsvm.norms.capabilities import Norm, capabilities_of
 from attsvm.norms.names import as_norm
-from attsvm.norms.norms import Entrywise, Schatten, l1, linf
+from attsvm.norms.norms import Entrywise, Schatten, l1, linf, singular_values
 
 DIGITS = 12
 """Decimals to which r is rounded: without rounding errors, 1/1.5 + 1/3 gives r = 1."""
@@ -137,7 +137,7 @@ class Factored:
             raise ValueError(f"W has shape {W.shape}. Pass {expected}.")
         if not W.size:
             return np.zeros(W.shape[:-axes])
-        sizes = np.abs(W) if self.diagonal else _singular_values(W)
+        sizes = np.abs(W) if self.diagonal else singular_values(np, W)
         # Take a norm of the roots: its exponent p is at least one, while p/L may be below.
         return (
             Entrywise(max(1.0, p * self.factors)).value_along(sizes ** (1 / self.factors), -1) ** self.factors
@@ -145,10 +145,3 @@ class Factored:
 
     def __str__(self) -> str:
         return f"{self._norms_named()} of {self.factors} {'diagonal ' if self.diagonal else ''}factors"
-
-
-def _singular_values(W: Any) -> Any:
-    """The singular values of matrices (…, d, e); NaN where an entry is not finite: LAPACK would raise."""
-    finite = np.isfinite(W).all((-2, -1))
-    sigma = np.linalg.svd(np.where(finite[..., None, None], W, 0.0), compute_uv=False)
-    return np.where(finite[..., None], sigma, np.nan)

@@ -82,10 +82,7 @@ class Schatten(_Exponent):
         if self.p == 2:
             return frobenius.value(M)
         M, scale = _unit_scale(xp, M)
-        # NumPy's svd raises on a NaN; the other norms return NaN.
-        finite = xp.all(xp.isfinite(M), axis=(-2, -1), keepdims=True)
-        sigma = xp.linalg.svd(xp.where(finite, M, xp.zeros_like(M)), compute_uv=False)
-        return xp.where(finite[..., 0, 0], _lp_value(xp, sigma, self.p) * scale[..., 0, 0], xp.nan)
+        return _lp_value(xp, singular_values(xp, M), self.p) * scale[..., 0, 0]
 
     def steepest(self, G: Any) -> Any:
         xp, M, shape = _matrix(G)
@@ -214,6 +211,13 @@ def _unit_scale(xp: Any, M: Any) -> tuple[Any, Any]:
     largest = xp.max(xp.abs(M), axis=(-2, -1), keepdims=True, initial=0)
     safe = xp.where(largest > 0, largest, xp.ones_like(largest))
     return M / safe, safe
+
+
+def singular_values(xp: Any, M: Any) -> Any:
+    """The singular values of matrices (…, d, e); NaN where an entry is not finite, as svd would raise."""
+    finite = xp.all(xp.isfinite(M), axis=(-2, -1), keepdims=True)
+    sigma = xp.linalg.svd(xp.where(finite, M, xp.zeros_like(M)), compute_uv=False)
+    return xp.where(finite[..., 0], sigma, xp.nan)
 
 
 def _relative(xp: Any, x: Any, axis: int) -> tuple[Any, Any]:

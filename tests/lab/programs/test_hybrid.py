@@ -123,7 +123,8 @@ def test_the_smallest_programs():
     best = att.max_margin(tiny, [0], programs.HybridNorm(("spectral", "linf"), (1, 1)))
     assert best.certified and best.margin == pytest.approx(3)
     with pytest.raises(att.NotSeparable):
-        att.max_margin(att.Tokens(np.ones((1, 2, 1)), np.ones((1, 2))), [0], NORMS[0])
+        both = programs.HybridNorm(("spectral", "linf"), (1, 1))
+        att.max_margin(att.Tokens(np.ones((1, 2, 1)), np.ones((1, 2))), [0], both)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         att.max_margin(att.Tokens(np.ones((1, 1, 4)), np.ones((1, 5))), [0], NORMS[0])
