@@ -287,7 +287,7 @@ def _limit(weight: Any, rule: Any) -> Limit:
         case FullWeight(), Steepest() if capabilities_of(norms).acts_on == "rows":
             raise NoTheorem(
                 f"steps in the {norms} norm on W maximise the margin in it ({PROOFS}, Theorem 1), but it has "
-                f"no program here: no limit is named. Nearest: {NEAREST}; on K and Q, LongestRow() → max-norm."
+                f"no program here: no limit is named. Nearest: {NEAREST}; on K and Q LongestRow() → max-norm."
             )
         case ((FullWeight() | Diagonal(depth=1)), Steepest()) if not np.any(rule.momentum):
             return _proven(rule, norms, "Theorem 1", (), CLAIMS.get(norms, ""))
