@@ -193,6 +193,9 @@ def test_a_room_that_reaches_up_is_seen(module, source):
 
 TOOLS = (
     "attsvm._support",
+    "attsvm.comparison.evidence",
+    "attsvm.comparison.kkt",
+    "attsvm.comparison.verdict",
     "attsvm.plotting",
     "attsvm.numbers.atomic_write",
     "attsvm.numbers.files",
@@ -259,7 +262,7 @@ def test_the_laboratory_uses_public_names_and_tools_only():
         "from attsvm.training.train import train",
         "from attsvm import training",
         "from attsvm.numbers import linear",
-        "def f():\n    import attsvm.comparison.verdict",
+        "def f():\n    import attsvm.comparison.theory",
         "import attsvm as att\natt.program.rows",
         "import attsvm as att\natt.datasets.draw_runs(f, 0)",
         "import attsvm as att\ndef f(x: att.Constraints): ...",

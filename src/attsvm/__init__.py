@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         torch as torch,
     )
     from attsvm.comparison.kkt import (
-        KKTPoint as KKTPoint,
         kkt_point as kkt_point,
     )
     from attsvm.comparison.theory import (
@@ -51,17 +50,10 @@ if TYPE_CHECKING:
         limit_norm as limit_norm,
     )
     from attsvm.comparison.verdict import (
-        Evidence as Evidence,
-        Verdict as Verdict,
-        at_least as at_least,
-        at_most as at_most,
         classify as classify,
         compare as compare,
         cosine as cosine,
-        divergence as divergence,
-        judge as judge,
         margin_ratio as margin_ratio,
-        reported as reported,
     )
     from attsvm.data.path import Path as Path
     from attsvm.data.selection import (

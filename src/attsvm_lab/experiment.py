@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 
 REMEMBERED = 24
@@ -112,14 +113,14 @@ def arrivals(index: Any, reached: Any) -> Float:
     return np.where(stays[:, -1], np.asarray(index, float)[stays.argmax(1)], np.inf)
 
 
-def median_limit(what: str, of: str, limits: list[float], least: float, most: float = np.inf) -> att.Verdict:
+def median_limit(what: str, of: str, limits: list[float], least: float, most: float = np.inf) -> Verdict:
     """The verdict on the median of limits of runs, of which three at least must have settled."""
     middle = float(np.median(limits)) if limits else np.nan
-    return att.judge(
+    return judge(
         what,
-        att.at_least(f"median {of}", middle, least),
-        *([att.at_most("the same", middle, most)] if most < np.inf else []),
-        att.reported("least", min(limits, default=np.nan)),
+        at_least(f"median {of}", middle, least),
+        *([at_most("the same", middle, most)] if most < np.inf else []),
+        reported("least", min(limits, default=np.nan)),
         given={"three draws have settled": len(limits) >= 3},
     )
 

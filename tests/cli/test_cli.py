@@ -323,13 +323,13 @@ def test_an_unknown_claim_is_told_the_nearest_one():
 
 
 MINE = """
-import attsvm as att
+from attsvm.comparison.evidence import at_least, judge
 from attsvm_lab.claims import claim
 
 @claim("me, 2026", "derived", removed="a fair coin", twin={"fair": False})
 def coins_are_fair(seed, fair=True):
     \"\"\"Coins are fair.\"\"\"
-    return att.judge("fair", att.at_least("fairness", float(fair), 1.0))
+    return judge("fair", at_least("fairness", float(fair), 1.0))
 
 @claim("me, 2026", "derived", removed="nothing that matters", twin={"fair": True})
 def coins_are_blind(seed, fair=True):
@@ -338,7 +338,7 @@ def coins_are_blind(seed, fair=True):
 
 def even(seed):
     \"\"\"Seeds are even.\"\"\"
-    return att.judge("even", att.at_least("evenness", 1 - seed % 2, 1))
+    return judge("even", at_least("evenness", 1 - seed % 2, 1))
 
 def number(seed):
     return 3.0

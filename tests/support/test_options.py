@@ -5,6 +5,7 @@ import pytest
 
 import attsvm as att
 from attsvm._support.validation import as_integer
+from attsvm.comparison.verdict import divergence
 from attsvm.norms.names import as_norm
 
 TOKENS, V = att.datasets.sphere(2, 3, 2, seed=0)
@@ -18,7 +19,7 @@ OF_A_NORM = {
     "selections": lambda norm: np.array([s.W for s in att.selections(TOKENS, V, norm)]),
     "label_svm": lambda norm: att.label_svm(TOKENS, SELECTED, norm).W,
     "Path.norm": lambda norm: PATH.norm(norm),
-    "divergence": lambda norm: att.divergence(PATH.W, np.eye(2), norm),
+    "divergence": lambda norm: divergence(PATH.W, np.eye(2), norm),
     "steepest": lambda norm: np.array(repr(att.steepest(norm, 0.1))),
     "compositional": lambda norm: np.array(repr(att.compositional(0.1, norm=norm))),
     "Factored": lambda norm: np.array(repr(att.Factored(norm))),

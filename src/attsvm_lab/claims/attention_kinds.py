@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab.attention_kinds import (
     Entmax,
@@ -133,7 +134,7 @@ def _run(kind: str, rule: str, seed: int) -> tuple[att.Tokens, att.Path]:
 @ours(removed=_NORM, twin={"norm": att.linf})
 def a_gate_joins_the_max_margin_program_of_attention(
     seed: int, norm: Any = None, rule: str = "GD"
-) -> att.Verdict:
+) -> Verdict:
     """Attention with a gate on its output, σ(uᵀz) Σ s_t value_t, is softmax attention on every token open and
     closed: gradient descent maximises the joint margin of W and u.
 
@@ -145,9 +146,7 @@ def a_gate_joins_the_max_margin_program_of_attention(
 
 
 @ours(removed=_NORM, twin={"norm": att.linf})
-def a_learnt_sink_is_one_more_token_of_the_program(
-    seed: int, norm: Any = None, rule: str = "GD"
-) -> att.Verdict:
+def a_learnt_sink_is_one_more_token_of_the_program(seed: int, norm: Any = None, rule: str = "GD") -> Verdict:
     """With a learnt sink, softmax over the tokens and a logit b that is trained, gradient descent maximises
     the margin over all losing tokens and the sink, in the norm of W and b together.
 
@@ -162,7 +161,7 @@ def a_learnt_sink_is_one_more_token_of_the_program(
 )
 def sigmoid_attention_maximises_the_margin_of_every_token_alone(
     seed: int, norm: Any = None, rule: str = "GD", program: str = ""
-) -> att.Verdict:
+) -> Verdict:
     """With sigmoid weights σ(x_tᵀWz), gradient descent maximises min_it sign(γ_it) x_tᵀWz: every token is
     pushed away from the logit zero, and none is compared with another.
 
@@ -173,7 +172,7 @@ def sigmoid_attention_maximises_the_margin_of_every_token_alone(
 
 
 @ours(removed="Muon's norm: judged in l∞", twin={"norm": att.linf})
-def muon_keeps_its_norm_under_a_gate_and_a_sink(seed: int, norm: Any = None) -> att.Verdict:
+def muon_keeps_its_norm_under_a_gate_and_a_sink(seed: int, norm: Any = None) -> Verdict:
     """Under a gate, a learnt sink and sigmoid weights, Muon maximises the margin in the spectral norm of all
     that is trained, as it does under softmax.
 
@@ -184,27 +183,27 @@ def muon_keeps_its_norm_under_a_gate_and_a_sink(seed: int, norm: Any = None) -> 
         share(kind, *_run(kind, "Muon", seed), norm or att.spectral)
         for kind in ("gated", "learnt sink", "sigmoid")
     ]
-    return att.judge(
+    return judge(
         "Muon keeps its norm",
         *(
-            att.at_least(f"share, {kind}", x, 0.95)
+            at_least(f"share, {kind}", x, 0.95)
             for kind, x in zip(("gate", "sink", "sigmoid"), shares, strict=True)
         ),
     )
 
 
-def _judged(kind: str, rule: str, norm: Any, seed: int, least: float, program: str = "") -> att.Verdict:
+def _judged(kind: str, rule: str, norm: Any, seed: int, least: float, program: str = "") -> Verdict:
     tokens, path = _run(kind, rule, seed)
     norm = norm or RULES[rule][1]
     ratio = share(kind, tokens, path, norm, program)
-    return att.judge(f"{kind}: the margin is the best", att.at_least(f"{norm} share", ratio, least))
+    return judge(f"{kind}: the margin is the best", at_least(f"{norm} share", ratio, least))
 
 
 # ---------------------------------------------------------------------- where nothing diverges
 
 
 @ours(removed="entmax: softmax attention", twin={"kind": "softmax"})
-def entmax_attention_stops_at_a_finite_weight(seed: int, kind: str = "entmax 1.5") -> att.Verdict:
+def entmax_attention_stops_at_a_finite_weight(seed: int, kind: str = "entmax 1.5") -> Verdict:
     """With entmax of exponent 1.5 a run ends at a finite W, where every best token leads by two or more: no
     gradient is left, and no margin is maximised after that.
 
@@ -213,17 +212,17 @@ def entmax_attention_stops_at_a_finite_weight(seed: int, kind: str = "entmax 1.5
     """
     tokens, path = _run(kind, "GD", seed)
     gap = _least(tokens, first_tokens(tokens), path.final)
-    return att.judge(
+    return judge(
         "entmax stops",
-        att.at_least("1 where the run is saturated", float(path.stopped == "saturated"), 1),
-        att.at_least("least gap of logits", gap, 2),
-        att.at_most("least gap of logits", gap, 2.5),
-        att.reported("share of the best margin", share(kind, tokens, path, att.frobenius)),
+        at_least("1 where the run is saturated", float(path.stopped == "saturated"), 1),
+        at_least("least gap of logits", gap, 2),
+        at_most("least gap of logits", gap, 2.5),
+        reported("share of the best margin", share(kind, tokens, path, att.frobenius)),
     )
 
 
 @ours(removed="a gain that is trained: it is 8", twin={"kind": "QK-norm, gain 8"})
-def normalised_queries_and_keys_diverge_by_their_gain(seed: int, kind: str = "QK-norm") -> att.Verdict:
+def normalised_queries_and_keys_diverge_by_their_gain(seed: int, kind: str = "QK-norm") -> Verdict:
     """Where queries and keys are divided by their lengths, the loss falls to its infimum only by a gain that
     grows; with a fixed gain g logits stay below g, and the loss stays above it by e^(−2g) at least.
 
@@ -231,10 +230,10 @@ def normalised_queries_and_keys_diverge_by_their_gain(seed: int, kind: str = "QK
     above 30, and log(L − L*) below −30. The twin fixes the gain at 8.
     """
     _, path = _run(kind, "GD", seed)
-    return att.judge(
+    return judge(
         "the gain diverges",
-        att.at_least("gain", gain(path)[-1], 30),
-        att.at_most("log(L − L*)", path.log_excess[-1], -30),
+        at_least("gain", gain(path)[-1], 30),
+        at_most("log(L − L*)", path.log_excess[-1], -30),
     )
 
 
@@ -274,7 +273,7 @@ def silent_run(kind: str, rule: str, seed: int) -> att.Path:
 
 
 @ours(removed="sigmoid weights: softmax, whose weights add up to one", twin={"kind": "softmax"})
-def sigmoid_attention_needs_no_sink(seed: int, kind: str = "sigmoid") -> att.Verdict:
+def sigmoid_attention_needs_no_sink(seed: int, kind: str = "sigmoid") -> Verdict:
     """Rows that shall say nothing turn all their harmful tokens off and leave BOS where it was, at ½; under
     softmax BOS takes everything.
 
@@ -282,23 +281,23 @@ def sigmoid_attention_needs_no_sink(seed: int, kind: str = "sigmoid") -> att.Ver
     weight of BOS ≤ 0.9. The twin is softmax.
     """
     weights = sinks(kind, silent_run(kind, "GD", seed))
-    return att.judge(
+    return judge(
         "no sink",
-        att.at_most("weight of the tokens that harm", weights["harm"], 0.01),
-        att.at_most("weight of BOS", weights["BOS"], 0.9),
+        at_most("weight of the tokens that harm", weights["harm"], 0.01),
+        at_most("weight of BOS", weights["BOS"], 0.9),
     )
 
 
 @ours(removed="entmax: softmax, which never reaches one", twin={"kind": "softmax"})
-def an_entmax_sink_is_whole(seed: int, kind: str = "entmax 1.5") -> att.Verdict:
+def an_entmax_sink_is_whole(seed: int, kind: str = "entmax 1.5") -> Verdict:
     """Under entmax BOS has weight one exactly in silent rows, at a finite weight: a sink without divergence.
 
     Wanted: 1 − weight of BOS = 0, ‖W‖ ≤ 60. The twin is softmax.
     """
     path = silent_run(kind, "GD", seed)
     weights = sinks(kind, path)
-    return att.judge(
+    return judge(
         "BOS is all",
-        att.at_most("1 − weight of BOS", 1 - weights["BOS"], 1e-12),
-        att.at_most("‖W‖", float(np.linalg.norm(path.final)), 60),
+        at_most("1 − weight of BOS", 1 - weights["BOS"], 1e-12),
+        at_most("‖W‖", float(np.linalg.norm(path.final)), 60),
     )

@@ -25,6 +25,7 @@ from scipy.special import softmax
 from scipy.stats import binom
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab import datasets, programs
 from attsvm_lab.claims.claim import claim
@@ -141,9 +142,7 @@ def _fit(setting: tuple[int, float], seed: int, weak: float = 0.1) -> Fits:
     removed="SNR above d^(−1/4): ‖μ‖ = 5 in d = 4,500",
     twin={"setting": HARMFUL},
 )
-def attention_fits_wrong_labels_and_generalises(
-    seed: int, setting: tuple[int, float] = BENIGN
-) -> att.Verdict:
+def attention_fits_wrong_labels_and_generalises(seed: int, setting: tuple[int, float] = BENIGN) -> Verdict:
     """With SNR between d^(−1/4) and n^(−1/2) training fits all labels, a fifth of them wrong, and new
     inputs are right.
 
@@ -152,11 +151,11 @@ def attention_fits_wrong_labels_and_generalises(
     (published: 1 and 0.996).
     """
     fit = _fit(setting, seed)
-    return att.judge(
+    return judge(
         "wrong labels are fitted and new inputs are right",
-        att.at_least("training accuracy", fit.train[0, -1], 1.0),
-        att.at_least("test accuracy", fit.test[0, -1], 0.99),
-        att.reported("training loss", fit.loss[0, -1]),
+        at_least("training accuracy", fit.train[0, -1], 1.0),
+        at_least("test accuracy", fit.test[0, -1], 0.99),
+        reported("training loss", fit.loss[0, -1]),
     )
 
 
@@ -165,19 +164,19 @@ def attention_fits_wrong_labels_and_generalises(
     removed="SNR below d^(−1/4): ‖μ‖ = 20 in d = 2,000",
     twin={"setting": BENIGN},
 )
-def weak_signals_are_overfitted_harmfully(seed: int, setting: tuple[int, float] = HARMFUL) -> att.Verdict:
+def weak_signals_are_overfitted_harmfully(seed: int, setting: tuple[int, float] = HARMFUL) -> Verdict:
     """With SNR below d^(−1/4) training fits all labels and learns nothing about new inputs.
 
     The published setting: d = 4,500, ‖μ‖ = 5. Measured: training accuracy; how much training adds to the
     test accuracy of even attention (published: 0.867 at the end); how much it takes from the test loss.
     """
     fit = _fit(setting, seed)
-    return att.judge(
+    return judge(
         "wrong labels are fitted and nothing is learnt",
-        att.at_least("training accuracy", fit.train[0, -1], 1.0),
-        att.at_most("gain of test accuracy", fit.test[0, -1] - fit.test[0, 0], 0.01),
-        att.at_most("fall of the test loss", fit.test_loss[0, 0] - fit.test_loss[0, -1], 0.02),
-        att.reported("test accuracy", fit.test[0, -1]),
+        at_least("training accuracy", fit.train[0, -1], 1.0),
+        at_most("gain of test accuracy", fit.test[0, -1] - fit.test[0, 0], 0.01),
+        at_most("fall of the test loss", fit.test_loss[0, 0] - fit.test_loss[0, -1], 0.02),
+        reported("test accuracy", fit.test[0, -1]),
     )
 
 
@@ -186,7 +185,7 @@ def weak_signals_are_overfitted_harmfully(seed: int, setting: tuple[int, float] 
     removed="SNR above n^(−1/2): ‖μ‖ = 20 in d = 2,000",
     twin={"setting": BENIGN},
 )
-def strong_signals_ignore_wrong_labels(seed: int, setting: tuple[int, float] = IGNORED) -> att.Verdict:
+def strong_signals_ignore_wrong_labels(seed: int, setting: tuple[int, float] = IGNORED) -> Verdict:
     """With SNR above n^(−1/2) training selects x₁ everywhere and does not fit the wrong labels.
 
     d = 250, ‖μ‖ = 80, in the corner of the published map, at the published time. Measured: training accuracy,
@@ -199,12 +198,12 @@ def strong_signals_ignore_wrong_labels(seed: int, setting: tuple[int, float] = I
     fit = _fit(setting, seed)
     published = int(np.flatnonzero(fit.steps == PUBLISHED)[0])
     plateau = (1 - WRONG) * RIGHT + WRONG * float(np.logaddexp(0, 0.5**0.5))
-    return att.judge(
+    return judge(
         "wrong labels are ignored",
-        att.at_most("training accuracy", fit.train[0, published], 1 - WRONG),
-        att.at_least("test accuracy", fit.test[0, published], 0.999),
-        att.at_most("training loss away from its plateau", abs(fit.loss[0, published] - plateau), 0.005),
-        att.reported("training accuracy at the end", fit.train[0, -1]),
+        at_most("training accuracy", fit.train[0, published], 1 - WRONG),
+        at_least("test accuracy", fit.test[0, published], 0.999),
+        at_most("training loss away from its plateau", abs(fit.loss[0, published] - plateau), 0.005),
+        reported("training accuracy at the end", fit.train[0, -1]),
     )
 
 
@@ -213,7 +212,7 @@ def strong_signals_ignore_wrong_labels(seed: int, setting: tuple[int, float] = I
     removed="a weak signal: weak = 0, so that x₃ is one noise token of six",
     twin={"weak": 0.0},
 )
-def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 0.3) -> att.Verdict:
+def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 0.3) -> Verdict:
     """In the benign regime inputs with a right label select x₁, those with a wrong one x₃, whose signal
     fits it.
 
@@ -224,10 +223,10 @@ def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 
     the statement holds on two of the seeds 0 to 19 there.
     """
     attention, wrong = _fit(BENIGN, seed, weak=weak).attention[0, -1], datasets.flipped_examples(N, WRONG)
-    return att.judge(
+    return judge(
         "right labels select x₁, wrong ones x₃",
-        att.at_least("attention on x₁, right labels", attention[~wrong, 0].mean(), 0.99),
-        att.at_least("attention on x₃, wrong labels", attention[wrong, 2].mean(), 0.99),
+        at_least("attention on x₁, right labels", attention[~wrong, 0].mean(), 0.99),
+        at_least("attention on x₃, wrong labels", attention[wrong, 2].mean(), 0.99),
     )
 
 
@@ -236,7 +235,7 @@ def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 
     removed="SNR below n^(−1/2): ‖μ‖ = 80 in d = 1,000",
     twin={"setting": BETWEEN},
 )
-def training_fits_first_and_generalises_later(seed: int, setting: tuple[int, float] = BENIGN) -> att.Verdict:
+def training_fits_first_and_generalises_later(seed: int, setting: tuple[int, float] = BENIGN) -> Verdict:
     """In the benign regime all labels are fitted long before the test loss is near its floor.
 
     Measured over twelve times the published time: the first record with test loss within 0.03 of the floor
@@ -245,12 +244,12 @@ def training_fits_first_and_generalises_later(seed: int, setting: tuple[int, flo
     """
     fit = _fit(setting, seed)
     fitted, general = fit.first(fit.train >= 1), fit.first(fit.test_loss <= RIGHT + 0.03)
-    return att.judge(
+    return judge(
         "fit first, generalise later",
-        att.at_least("steps to generalise over steps to fit", general / fitted, 2.0),
-        att.at_most("test loss above its floor at the end", fit.test_loss[0, -1] - RIGHT, 0.03),
-        att.reported("steps to fit", fitted),
-        att.reported("steps to generalise", general),
+        at_least("steps to generalise over steps to fit", general / fitted, 2.0),
+        at_most("test loss above its floor at the end", fit.test_loss[0, -1] - RIGHT, 0.03),
+        reported("steps to fit", fitted),
+        reported("steps to generalise", general),
     )
 
 
@@ -297,17 +296,17 @@ def descended(seed: int, snr: float, lr: float, steps: int, record: Sequence[int
     removed="a short step: 0.5 instead of 0.025",
     twin={"lr": 0.5},
 )
-def two_steps_fit_wrong_labels_and_generalise(seed: int, lr: float = JOINT_LR) -> att.Verdict:
+def two_steps_fit_wrong_labels_and_generalise(seed: int, lr: float = JOINT_LR) -> Verdict:
     """With SNR of order n^(−1/2) two steps of gradient descent from zero fit all labels, and new inputs are
     right.
 
     n = 100, d = 11,000, a tenth of the labels wrong, SNR √n = 1.9, steps of 0.025 of head and prompt.
     """
     accuracies = descended(seed, 1.9, lr, 2)
-    return att.judge(
+    return judge(
         "two steps fit and generalise",
-        att.at_least("training accuracy", accuracies["train"][-1], 1.0),
-        att.at_least("test accuracy", accuracies["test"][-1], 0.99),
+        at_least("training accuracy", accuracies["train"][-1], 1.0),
+        at_least("test accuracy", accuracies["test"][-1], 0.99),
     )
 
 
@@ -317,18 +316,18 @@ def two_steps_fit_wrong_labels_and_generalise(seed: int, lr: float = JOINT_LR) -
     removed="SNR √n below √(2/0.9) = 1.49: 2.8 instead of 0.95",
     twin={"snr": 2.8},
 )
-def below_the_threshold_longer_training_unlearns(seed: int, snr: float = 0.95) -> att.Verdict:
+def below_the_threshold_longer_training_unlearns(seed: int, snr: float = 0.95) -> Verdict:
     """Below the threshold of the max-margin program two steps generalise and 2,000 do not.
 
     The setting as above with SNR √n = 0.95. Descent goes on to the max-margin program, which prefers noise
     there. Measured: test accuracy after two steps, and after 2,000.
     """
     accuracies = descended(seed, snr, JOINT_LR, 2000)
-    return att.judge(
+    return judge(
         "what two steps learnt is unlearnt",
-        att.at_least("test accuracy after two steps", accuracies["test"][1], 0.98),
-        att.at_most("test accuracy after 2,000", accuracies["test"][-1], 0.75),
-        att.at_least(
+        at_least("test accuracy after two steps", accuracies["test"][1], 0.98),
+        at_most("test accuracy after 2,000", accuracies["test"][-1], 0.75),
+        at_least(
             "training accuracy", accuracies["train"].min(where=accuracies["steps"] > 0, initial=1.0), 1.0
         ),
     )
@@ -379,7 +378,7 @@ RIGHT_LABELS_WIN = "in each class right labels outnumber wrong ones"
     removed="SNR above the threshold: 0.8 of it",
     twin={"ratio": 0.8},
 )
-def above_the_threshold_the_joint_program_is_benign(seed: int, ratio: float = 1.25) -> att.Verdict:
+def above_the_threshold_the_joint_program_is_benign(seed: int, ratio: float = 1.25) -> Verdict:
     """Above the threshold the best (v, p) selects the signal of every right label and the noise of every
     wrong one, and new inputs are right.
 
@@ -389,12 +388,12 @@ def above_the_threshold_the_joint_program_is_benign(seed: int, ratio: float = 1.
     Otherwise the best v takes that class's signal with the other sign, however strong it is.
     """
     optimum = joint(seed, ratio)
-    return att.judge(
+    return judge(
         "the joint program is benign",
-        att.at_least("right labels on their signal", optimum.right, 1.0),
-        att.at_most("wrong labels on their signal", optimum.wrong, 0.0),
-        att.at_least("test accuracy", optimum.test, 0.99),
-        att.reported("programs solved", optimum.best.programs),
+        at_least("right labels on their signal", optimum.right, 1.0),
+        at_most("wrong labels on their signal", optimum.wrong, 0.0),
+        at_least("test accuracy", optimum.test, 0.99),
+        reported("programs solved", optimum.best.programs),
         given={"certified": optimum.best.certified, RIGHT_LABELS_WIN: optimum.right_labels_win},
     )
 
@@ -404,18 +403,18 @@ def above_the_threshold_the_joint_program_is_benign(seed: int, ratio: float = 1.
     removed="SNR below the threshold: 1.25 times it",
     twin={"ratio": 1.25},
 )
-def below_the_threshold_the_joint_program_is_harmful(seed: int, ratio: float = 0.8) -> att.Verdict:
+def below_the_threshold_the_joint_program_is_harmful(seed: int, ratio: float = 0.8) -> Verdict:
     """Below the threshold the best (v, p) selects noise in every input, and new inputs are a coin's throw.
 
     The setting as above; SNR is 0.8 times the smaller threshold of the two classes. A coin's throw: 1,000
     fresh inputs within four standard errors of one half.
     """
     optimum = joint(seed, ratio)
-    return att.judge(
+    return judge(
         "the joint program is harmful",
-        att.at_most("right labels on their signal", optimum.right, 0.0),
-        att.at_most("test accuracy away from one half", abs(optimum.test - 0.5), 2 / np.sqrt(FRESH)),
-        att.reported("programs solved", optimum.best.programs),
+        at_most("right labels on their signal", optimum.right, 0.0),
+        at_most("test accuracy away from one half", abs(optimum.test - 0.5), 2 / np.sqrt(FRESH)),
+        reported("programs solved", optimum.best.programs),
         given={"certified": optimum.best.certified},
     )
 
@@ -426,7 +425,7 @@ def below_the_threshold_the_joint_program_is_harmful(seed: int, ratio: float = 0
     removed="a long prompt: R = ‖p^mm‖",
     twin={"radius": 1.0},
 )
-def prompts_of_finite_length_approach_the_joint_margin(seed: int, radius: float = 10.0) -> att.Verdict:
+def prompts_of_finite_length_approach_the_joint_margin(seed: int, radius: float = 10.0) -> Verdict:
     """For ‖p‖ ≤ R the best margin lies between that of the pooled tokens at R p^mm/‖p^mm‖ and its limit R →
     ∞.
 
@@ -438,9 +437,9 @@ def prompts_of_finite_length_approach_the_joint_margin(seed: int, radius: float 
     s = softmax(radius * (best.tokens.keys @ best.prompt.W), axis=1)
     pooled = (s * best.tokens.values).sum(1)
     lower = att.separate(best.tokens.labels[:, None] * pooled)
-    return att.judge(
+    return judge(
         "lower and upper bound at finite R meet",
-        att.at_least("lower over upper bound", float(lower.margin) / best.bound, 0.9998),
-        att.at_most("excess over the upper bound", float(lower.margin) / best.bound - 1, 1e-8),
+        at_least("lower over upper bound", float(lower.margin) / best.bound, 0.9998),
+        at_most("excess over the upper bound", float(lower.margin) / best.bound - 1, 1e-8),
         given={"certified": bool(lower.certified and best.certified)},
     )

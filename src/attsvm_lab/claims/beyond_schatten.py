@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -28,7 +29,7 @@ ENOUGH, ABOVE, OTHERS = 0.98, 1.01, 0.95
 
 
 @conjecture(removed="the norm γ₂: judged in the nuclear norm", twin={"norm": att.nuclear})
-def row_steps_on_factors_maximise_the_max_norm_margin(seed: int, norm: att.Norm = GAMMA) -> att.Verdict:
+def row_steps_on_factors_maximise_the_max_norm_margin(seed: int, norm: att.Norm = GAMMA) -> Verdict:
     """Steps that give every row of K and of Q the same length reach the best γ₂ margin of their tokens.
 
     Four draws of sphere(4, 4, 8), logistic loss, width 16, K and Q apart, 10,000 steps of 0.0025. The ratio
@@ -41,17 +42,17 @@ def row_steps_on_factors_maximise_the_max_norm_margin(seed: int, norm: att.Norm 
     """
     runs = _factors(seed, "row")
     others = (other for other in (att.nuclear, att.frobenius, att.spectral) if other != norm)
-    return att.judge(
+    return judge(
         f"row steps on K and Q reach the best {norm} margin",
-        att.at_least(f"least limit of the {norm} margin ratio", runs.limit(norm).min(), ENOUGH),
-        att.at_most("the same, median from above", np.median(runs.limit(norm)), ABOVE),
-        *(att.at_most(f"median {one} margin ratio", np.median(runs.share(one)), OTHERS) for one in others),
-        att.reported(f"least {norm} margin ratio", runs.share(norm).min()),
+        at_least(f"least limit of the {norm} margin ratio", runs.limit(norm).min(), ENOUGH),
+        at_most("the same, median from above", np.median(runs.limit(norm)), ABOVE),
+        *(at_most(f"median {one} margin ratio", np.median(runs.share(one)), OTHERS) for one in others),
+        reported(f"least {norm} margin ratio", runs.share(norm).min()),
     )
 
 
 @conjecture(removed="sign steps: the row steps of the claim above", twin={"rule": "row"})
-def sign_steps_on_factors_stay_in_the_bracket_of_grothendieck(seed: int, rule: str = "sign") -> att.Verdict:
+def sign_steps_on_factors_stay_in_the_bracket_of_grothendieck(seed: int, rule: str = "sign") -> Verdict:
     """Sign descent on K and on Q has a margin over m max|K| max|Q| between 1/1.7823 and 1 of the best γ₂
     margin.
 
@@ -64,13 +65,13 @@ def sign_steps_on_factors_stay_in_the_bracket_of_grothendieck(seed: int, rule: s
     runs = _factors(seed, rule)
     shares, path = runs.share(GAMMA), runs.path
     factor_shares = shares * GAMMA.value(path.final) / _largest(path)
-    return att.judge(
+    return judge(
         "sign steps on K and Q stay in the bracket",
-        att.at_least(
+        at_least(
             "least margin over m max|K| max|Q|, of the best over γ₂", factor_shares.min(), 1 / GROTHENDIECK
         ),
-        att.at_most("the same, largest", factor_shares.max(), 1.0),
-        att.reported(f"median {GAMMA} margin ratio", np.median(shares)),
+        at_most("the same, largest", factor_shares.max(), 1.0),
+        reported(f"median {GAMMA} margin ratio", np.median(shares)),
     )
 
 

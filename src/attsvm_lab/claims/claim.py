@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import attsvm as att
+from attsvm.comparison.evidence import Verdict
 
-Check = Callable[[int], att.Verdict]
+Check = Callable[[int], Verdict]
 REFUTED = "refuted as recalled"
 """The mark of a statement with a counterexample; its wording is the one that we recall."""
 
@@ -48,7 +48,7 @@ class Claim:
         text = inspect.cleandoc(self.check.__doc__ or "")
         return " ".join(text.split("\n\n")[0].split())
 
-    def __call__(self, seed: int) -> att.Verdict:
+    def __call__(self, seed: int) -> Verdict:
         return self.check(seed)
 
 
@@ -58,7 +58,7 @@ REGISTERED: dict[tuple[str, str], Claim] = {}
 
 def claim(
     reference: str, mark: str, *, removed: str, twin: Check | Mapping[str, Any], chosen_on: range = range(20)
-) -> Callable[[Callable[..., att.Verdict]], Claim]:
+) -> Callable[[Callable[..., Verdict]], Claim]:
     """Make a claim of the check below, and register it by its name.
 
         @claim("Somebody 2026, Theorem 1", "text", removed="a fair coin", twin={"heads": 0.9})
@@ -67,7 +67,7 @@ def claim(
     The arguments are the fields of `Claim`; a twin is the check with these arguments, or a check of its own.
     """
 
-    def register(check: Callable[..., att.Verdict]) -> Claim:
+    def register(check: Callable[..., Verdict]) -> Claim:
         broken = twin if callable(twin) else partial(check, **twin)
         registered = Claim(check, broken, removed, reference, mark, chosen_on)
         REGISTERED[check.__module__, registered.name] = registered
@@ -85,6 +85,6 @@ def as_claim(function: Any) -> Claim:
         inspect.signature(function).bind(0)
     except (TypeError, ValueError):
         raise TypeError(
-            f"{name} does not take one seed. Write def {name}(seed): … return att.judge(…)."
+            f"{name} does not take one seed. Write def {name}(seed): … return judge(…)."
         ) from None
     return Claim(function, None, "nothing: it has no twin", "none given", "own")

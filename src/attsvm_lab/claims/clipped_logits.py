@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import equal_losers, first_tokens
@@ -201,7 +202,7 @@ def _run(seed: int, rule: str, limit: float) -> tuple[att.Tokens, Float]:
 
 
 @ours(removed="the optimizer's norm: the step of another optimizer", twin={"shift": 1})
-def clipped_steps_end_on_the_path_of_their_own_norm(seed: int, shift: int = 0) -> att.Verdict:
+def clipped_steps_end_on_the_path_of_their_own_norm(seed: int, shift: int = 0) -> Verdict:
     """Steepest descent on W with its largest logit clipped at τ ends where W is stationary for the loss on
     the ball of its own norm through W, and its largest logit is τ: the clip chooses the radius, not the norm.
 
@@ -217,16 +218,16 @@ def clipped_steps_end_on_the_path_of_their_own_norm(seed: int, shift: int = 0) -
         largest = batch.logits(W[None]).max()
         aligned = alignment(batch.descent(W[None])[0], W, norm)
         evidence += [
-            att.at_most(f"1 − alignment, {rule} in {norm}", 1 - aligned, OFF),
-            att.at_most(f"|largest logit / τ − 1|, {rule}", abs(largest / LIMIT - 1), OFF),
+            at_most(f"1 − alignment, {rule} in {norm}", 1 - aligned, OFF),
+            at_most(f"|largest logit / τ − 1|, {rule}", abs(largest / LIMIT - 1), OFF),
         ]
-    return att.judge("a clip chooses the radius, the optimizer the norm", *evidence)
+    return judge("a clip chooses the radius, the optimizer the norm", *evidence)
 
 
 @ours(removed="the halves: W is judged in the norm of the steps", twin={"norm": FOURTH})
 def clipped_factors_end_on_the_path_of_half_the_exponent(
     seed: int, norm: att.Norm = att.frobenius
-) -> att.Verdict:
+) -> Verdict:
     """Schatten-4 steps of K and of Q, both shrunk by one factor when a logit passes τ, end on the path of the
     Frobenius norm of W = K Qᵀ: the law of halves holds under a clip.
 
@@ -236,15 +237,15 @@ def clipped_factors_end_on_the_path_of_half_the_exponent(
     tokens, _ = equal_losers(N, T, D, seed)
     batch = Batch.of([tokens])
     W = clipped_factors(batch, fourth, seed=seed)
-    return att.judge(
+    return judge(
         "the law of halves holds under a clip",
-        att.at_most(f"1 − alignment in {norm}", 1 - alignment(batch.descent(W)[0], W[0], norm), OFF),
-        att.at_most("|largest logit / τ − 1|", abs(batch.logits(W).max() / LIMIT - 1), OFF),
+        at_most(f"1 − alignment in {norm}", 1 - alignment(batch.descent(W)[0], W[0], norm), OFF),
+        at_most("|largest logit / τ − 1|", abs(batch.logits(W).max() / LIMIT - 1), OFF),
     )
 
 
 @ours(removed="the optimizer's program: the linear program of the logits", twin={"program": "logits"})
-def a_clip_does_not_make_a_run_maximise_its_gap_per_logit(seed: int, program: str = "") -> att.Verdict:
+def a_clip_does_not_make_a_run_maximise_its_gap_per_logit(seed: int, program: str = "") -> Verdict:
     """With a high limit τ a clipped run of gradient descent has the gap τ/g, where g is the largest logit of
     the max-margin weight in its own norm: less than the best for this largest logit, which a linear program
     certifies.
@@ -257,8 +258,8 @@ def a_clip_does_not_make_a_run_maximise_its_gap_per_logit(seed: int, program: st
         raise ValueError(f"the linear program is not certified: {best.gap} and {best.bound}")
     predicted: Any = gap_of(tokens, solved(tokens, first_tokens(tokens), att.frobenius).W)
     predicted = best.gap if program else predicted
-    return att.judge(
+    return judge(
         "the gap per logit is the program's",
-        att.at_most("|gap/τ over predicted − 1|", abs(gap_of(tokens, W) / predicted - 1), 0.05),
-        att.reported("the largest gap per |logit| of any W", best.gap),
+        at_most("|gap/τ over predicted − 1|", abs(gap_of(tokens, W) / predicted - 1), 0.05),
+        reported("the largest gap per |logit| of any W", best.gap),
     )

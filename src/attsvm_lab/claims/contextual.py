@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import ndtr, softmax
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 
@@ -42,7 +43,7 @@ LONG, MANY, NARROW, FEW_MARKED, TESTS, KNOWN_DRAWS = 100, 100, 25, 0.1, 1_000, 6
     twin={"strength": 0.25},
     chosen_on=range(5),
 )
-def no_self_attention_decides_what_a_prompt_does(seed: int, strength: float = 1.2) -> att.Verdict:
+def no_self_attention_decides_what_a_prompt_does(seed: int, strength: float = 1.2) -> Verdict:
     """Where the irrelevant tokens are −δ times the relevant ones, δ = 0 or Δ equally often, every pooled
     self-attention layer is right on exactly half of the inputs, a prompt on all.
 
@@ -59,12 +60,12 @@ def no_self_attention_decides_what_a_prompt_does(seed: int, strength: float = 1.
     logits = np.einsum("ctd,wde,cse->wcst", keys, W, keys)
     pooled = np.einsum("wcst,ctd->wcd", softmax(logits, axis=-1), keys) / TOKENS
     right = _right(pooled @ _directions(HEADS).T, labels)
-    return att.judge(
+    return judge(
         "no self-attention decides what a prompt does",
-        att.at_most("best accuracy of self-attention", right.max(), 0.5),
-        att.at_least("worst", right.min(), 0.5),
-        att.at_least("accuracy of the prompt", _prompted(keys, labels, hidden), 1.0),
-        att.reported("Δ", delta),
+        at_most("best accuracy of self-attention", right.max(), 0.5),
+        at_least("worst", right.min(), 0.5),
+        at_least("accuracy of the prompt", _prompted(keys, labels, hidden), 1.0),
+        reported("Δ", delta),
     )
 
 
@@ -75,7 +76,7 @@ def no_self_attention_decides_what_a_prompt_does(seed: int, strength: float = 1.
     twin={"sign": 1.0},
     chosen_on=range(5),
 )
-def linear_attention_errs_on_a_quarter_where_a_prompt_does_not(seed: int, sign: float = -1.0) -> att.Verdict:
+def linear_attention_errs_on_a_quarter_where_a_prompt_does_not(seed: int, sign: float = -1.0) -> Verdict:
     """Where δ_q = 0 or Δ and δ_w = 0 or −Δ, independently, the best linear attention is right on three inputs
     in four, a prompt on all.
 
@@ -90,11 +91,11 @@ def linear_attention_errs_on_a_quarter_where_a_prompt_does_not(seed: int, sign: 
     around = _directions(ANGLES)
     second = np.einsum("ctd,cte->cde", keys, keys) / TOKENS
     right = _right(np.einsum("va,cab,qb->qcv", around, second, around), labels)
-    return att.judge(
+    return judge(
         "linear attention errs on a quarter",
-        att.at_most("best accuracy of linear attention", right.max(), 0.75),
-        att.at_least("the same", right.max(), 0.75),
-        att.at_least("accuracy of the prompt", _prompted(keys, labels, hidden), 1.0),
+        at_most("best accuracy of linear attention", right.max(), 0.75),
+        at_least("the same", right.max(), 0.75),
+        at_least("accuracy of the prompt", _prompted(keys, labels, hidden), 1.0),
     )
 
 
@@ -141,7 +142,7 @@ def _prompted(keys: Float, labels: Float, basis: Float) -> float:
     twin={"permuted": True},
     chosen_on=range(5),
 )
-def the_first_steps_find_the_prompt_and_the_head(seed: int, permuted: bool = False) -> att.Verdict:
+def the_first_steps_find_the_prompt_and_the_head(seed: int, permuted: bool = False) -> Verdict:
     """From zero, one gradient step of the head and one of the prompt align with w and q as soon as n ≫ d, and
     the trained prompt attends to the relevant tokens of fresh inputs.
 
@@ -161,15 +162,15 @@ def the_first_steps_find_the_prompt_and_the_head(seed: int, permuted: bool = Fal
         across.append(np.mean([o[2] for o in overlaps]) / _across(ratio * WIDTH))
     turned = [_overlaps(RATIOS[1], draw, opposed=0.8)[:2] for draw in _draws(seed)[:2]]
     mass, errors = np.mean([_attended(draw, permuted) for draw in _draws(seed)], 0)
-    return att.judge(
+    return judge(
         "the first steps find the prompt and the head",
-        att.at_most("1 − cosine of the prompt, n = 32d", gaps[1][0], 0.01),
-        att.at_most("1 − cosine of the head, n = 32d", gaps[1][1], 0.02),
-        att.at_most("deviation across / derived, largest", max(across), 1.25),
-        att.at_least("least", min(across), 0.8),
-        att.at_least("attention to relevant tokens", mass, 0.9),
-        att.at_most("share of fresh inputs that are wrong", errors, 0.03),
-        att.at_most("largest cosine beyond the mean's turn", np.max(turned), -0.9),
+        at_most("1 − cosine of the prompt, n = 32d", gaps[1][0], 0.01),
+        at_most("1 − cosine of the head, n = 32d", gaps[1][1], 0.02),
+        at_most("deviation across / derived, largest", max(across), 1.25),
+        at_least("least", min(across), 0.8),
+        at_least("attention to relevant tokens", mass, 0.9),
+        at_most("share of fresh inputs that are wrong", errors, 0.03),
+        at_most("largest cosine beyond the mean's turn", np.max(turned), -0.9),
     )
 
 
@@ -182,7 +183,7 @@ def the_first_steps_find_the_prompt_and_the_head(seed: int, permuted: bool = Fal
 )
 def the_first_prompt_sees_contexts_by_the_square_of_their_share(
     seed: int, shared_head: bool = False
-) -> att.Verdict:
+) -> Verdict:
     """With two contexts the first head is Σ p_k w_k and the first prompt Σ p_k² q_k: a rare context is seen
     less than its share.
 
@@ -207,11 +208,11 @@ def the_first_prompt_sees_contexts_by_the_square_of_their_share(
         derived = np.array([FREQUENT**2, RARE**2]) @ hidden.prompts
         cosines.append(prompt @ derived / np.linalg.norm(prompt) / np.linalg.norm(derived))
     of_head, of_prompt = np.mean(ratios, 0)
-    return att.judge(
+    return judge(
         "the first prompt sees contexts by the square of their share",
-        att.at_most("|ratio of the heads / ½ − 1|", abs(of_head / 0.5 - 1), 0.12),
-        att.at_most("|ratio of the prompts / ¼ − 1|", abs(of_prompt / 0.25 - 1), 0.25),
-        att.at_least("cosine of the prompt to Σ p_k² q_k", np.mean(cosines), 0.98),
+        at_most("|ratio of the heads / ½ − 1|", abs(of_head / 0.5 - 1), 0.12),
+        at_most("|ratio of the prompts / ¼ − 1|", abs(of_prompt / 0.25 - 1), 0.25),
+        at_least("cosine of the prompt to Σ p_k² q_k", np.mean(cosines), 0.98),
     )
 
 
@@ -303,7 +304,7 @@ def _pooled(tokens: att.Tokens, prompt: Float) -> Float:
     twin={"marked": True},
     chosen_on=range(5),
 )
-def a_known_prompt_gains_the_derived_share_of_signal(seed: int, marked: bool = False) -> att.Verdict:
+def a_known_prompt_gains_the_derived_share_of_signal(seed: int, marked: bool = False) -> Verdict:
     """With a known prompt of length γ along q and a head of n examples the error is Φ(−s²/√(s² + d/n)), s² =
     T ζ² e^(2γ − 2γ²σ²)/(σ²(1 − ζ)): context multiplies the signal by e^(1/(2σ²)), at γ = 1/(2σ²).
 
@@ -319,12 +320,12 @@ def a_known_prompt_gains_the_derived_share_of_signal(seed: int, marked: bool = F
     formula = np.array([_known_error(length) for length in lengths])
     apart = np.abs(errors / formula - 1)
     gain = errors[1] / np.minimum(errors[0], errors[2])
-    return att.judge(
+    return judge(
         "a known prompt gains the derived share of signal",
-        att.at_most("largest |error / formula − 1|, one step", apart[:, 0].max(), 0.2),
-        att.at_most("the same, least squares", apart[:, 1].max(), 0.2),
-        att.at_most("error at ½, relative to 0 and 1, the larger of both heads", gain.max(), 0.9),
-        att.reported("error at ½, one step", errors[1, 0]),
+        at_most("largest |error / formula − 1|, one step", apart[:, 0].max(), 0.2),
+        at_most("the same, least squares", apart[:, 1].max(), 0.2),
+        at_most("error at ½, relative to 0 and 1, the larger of both heads", gain.max(), 0.9),
+        reported("error at ½, one step", errors[1, 0]),
     )
 
 

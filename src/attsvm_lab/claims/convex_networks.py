@@ -16,6 +16,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.gen_svm import decaying, on_simplex
@@ -86,7 +87,7 @@ def networks(seed: int, scale: float, sign: float = 1.0) -> Networks:
 )
 def a_relu_head_with_positive_weights_selects_for_one_label_and_mixes_for_the_other(
     seed: int, sign: float = 1.0
-) -> att.Verdict:
+) -> Verdict:
     """Under uᵀ max(Vᵀ r, 0) with u > 0 inputs of label +1 end with attention on one token, and those of label
     −1 with the mixture of tokens of smallest value, which a linear program knows.
 
@@ -110,18 +111,16 @@ def a_relu_head_with_positive_weights_selects_for_one_label_and_mixes_for_the_ot
     )
     above = (value - best[:, 0]) / single
     off = np.abs(s[mixes] - best[:, 1:]).max(-1)
-    return att.judge(
+    return judge(
         "label +1 selects, label −1 mixes",
-        att.at_least("+1: share of inputs with one token above 0.9", (s[~mixes].max(-1) > 0.9).mean(), 0.9),
-        att.at_most(
-            "−1: median value above the linear program's, of the best token's", np.median(above), 0.01
-        ),
-        att.at_least("−1: the same, least", above.min(), -1e-9),
-        att.at_most("−1: median of max |s − s*|", np.median(off), 0.02),
-        att.at_most(
+        at_least("+1: share of inputs with one token above 0.9", (s[~mixes].max(-1) > 0.9).mean(), 0.9),
+        at_most("−1: median value above the linear program's, of the best token's", np.median(above), 0.01),
+        at_least("−1: the same, least", above.min(), -1e-9),
+        at_most("−1: median of max |s − s*|", np.median(off), 0.02),
+        at_most(
             "−1: median value of the linear program, of the best token's", np.median(best[:, 0] / single), 0.7
         ),
-        att.reported("−1: tokens that mix in the linear program", (best[:, 1:] > 1e-9).sum(-1).mean()),
+        reported("−1: tokens that mix in the linear program", (best[:, 1:] > 1e-9).sum(-1).mean()),
     )
 
 
@@ -158,7 +157,7 @@ def _best_single(problem: Networks) -> Float:
     removed="tokens that mix are tied: one token of each input counts as selected",
     twin={"tied": False},
 )
-def a_smooth_network_grows_along_the_generalised_program(seed: int, tied: bool = True) -> att.Verdict:
+def a_smooth_network_grows_along_the_generalised_program(seed: int, tied: bool = True) -> Verdict:
     """Under a softplus network with positive output weights, W tends to ln t · W^mm + const. under gradient
     descent: the generalised SVM that ties the tokens of the best mixture of each input of label −1, and
     separates one token of each input of label +1.
@@ -174,14 +173,14 @@ def a_smooth_network_grows_along_the_generalised_program(seed: int, tied: bool =
     judged = np.array([numbers for numbers in each if numbers is not None]).reshape(-1, 5)
     enough = len(judged) >= 3
     off, length, missed, both, direction = np.median(judged, axis=0) if enough else np.ones(5)
-    return att.judge(
+    return judge(
         "W grows like ln t along the generalised program",
-        att.at_most("median 1 − cosine of the growth", off, 0.05),
-        att.at_most("|median length over ln 10 ‖W^mm‖ − 1|", abs(length - 1), 0.15),
-        att.at_most("−1: median of max |s − s*|", missed, 0.02),
-        att.at_most("median 1 − cosine to C W^mm + W^fin", both, 0.1),
-        att.at_most("the same over that to W^mm alone", both / direction, 1.0),
-        att.reported("draws", len(judged)),
+        at_most("median 1 − cosine of the growth", off, 0.05),
+        at_most("|median length over ln 10 ‖W^mm‖ − 1|", abs(length - 1), 0.15),
+        at_most("−1: median of max |s − s*|", missed, 0.02),
+        at_most("median 1 − cosine to C W^mm + W^fin", both, 0.1),
+        at_most("the same over that to W^mm alone", both / direction, 1.0),
+        reported("draws", len(judged)),
         given={"three draws or more have a program and a clear mixture": enough},
     )
 

@@ -18,6 +18,7 @@ import optax
 from numpy.typing import NDArray
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.clipped_logits import DUAL
@@ -183,7 +184,7 @@ descent has two singular values of nearly one size to choose from."""
 
 
 @ours(removed="the optimizer's own norm: that of the next one", twin={"shift": 1})
-def strong_decay_leads_to_the_weight_that_falls_fastest_at_zero(seed: int, shift: int = 0) -> att.Verdict:
+def strong_decay_leads_to_the_weight_that_falls_fastest_at_zero(seed: int, shift: int = 0) -> Verdict:
     """Under strong decay W = K Qᵀ ends at the weight that falls fastest at zero in the norm of the law of
     halves: the first singular pair of −∇L(0) under gradient descent, −∇L(0) itself under Schatten-4 steps,
     its polar factor under Muon.
@@ -199,8 +200,8 @@ def strong_decay_leads_to_the_weight_that_falls_fastest_at_zero(seed: int, shift
         norm: Any = RULES[rules[(index + shift) % len(rules)]].norm
         W = trained([(seed, 1)], name, [STRONGEST])[0, 0]
         share = float((M * W).sum()) / (float(DUAL[norm].value(M)) * float(norm.value(W)))
-        evidence.append(att.at_least(f"share of the steepest fall in {norm}, {name}", share, STEEPEST))
-    return att.judge("strong decay leads to the weight that falls fastest at zero", *evidence)
+        evidence.append(at_least(f"share of the steepest fall in {norm}, {name}", share, STEEPEST))
+    return judge("strong decay leads to the weight that falls fastest at zero", *evidence)
 
 
 @ours(
@@ -208,7 +209,7 @@ def strong_decay_leads_to_the_weight_that_falls_fastest_at_zero(seed: int, shift
 )
 def decay_lowers_the_rank_under_gradient_descent_and_raises_it_under_muon(
     seed: int, falls: str = "GD", rises: str = "Muon"
-) -> att.Verdict:
+) -> Verdict:
     """Strong decay lowers the stable rank of W = K Qᵀ under gradient descent and raises it under Muon, whose
     steps have the same length, on the same inputs.
 
@@ -219,8 +220,8 @@ def decay_lowers_the_rank_under_gradient_descent_and_raises_it_under_muon(
     for name in (falls, rises):
         without, strong = stable_rank(trained([(seed, 1)], name, [0.0, STRONG])[:, 0])
         quotient[name] = float(strong / without)
-    return att.judge(
+    return judge(
         "decay lowers the rank of one optimizer and raises that of the other",
-        att.at_most(f"stable rank under decay over that without, {falls}", quotient[falls], FALL),
-        att.at_least(f"the same, {rises}", quotient[rises], RISE),
+        at_most(f"stable rank under decay over that without, {falls}", quotient[falls], FALL),
+        at_least(f"the same, {rises}", quotient[rises], RISE),
     )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab import datasets, programs
 from attsvm_lab.claims.claim import claim
@@ -98,7 +99,7 @@ def separator(path: att.Path) -> att.Solution:
 )
 def the_first_place_grows_linearly_and_the_others_fall_quadratically(
     seed: int, drawn: bool = False
-) -> att.Verdict:
+) -> Verdict:
     """In the first phase ⟨u, E_1⟩ = Θ(η t) and ⟨u, E_l⟩ = −Θ(η² t²) for l ≥ 2.
 
     All strings of up to four symbols, from zero, λ = 2. The seed draws η, from 1e-4 to 1e-3. Wanted:
@@ -119,13 +120,13 @@ def the_first_place_grows_linearly_and_the_others_fall_quadratically(
     early, late = by_place(path)[1:]
     with np.errstate(invalid="ignore", divide="ignore"):
         exponent = np.log(late / early) / np.log(PHASE_ONE[1] / PHASE_ONE[0])
-    return att.judge(
+    return judge(
         "the first place grows linearly, the others fall quadratically",
-        att.at_most("exponent of ⟨u, E_1⟩, away from 1", abs(exponent[0] - 1), 0.01),
-        att.at_most("exponent of ⟨u, E_l⟩, l ≥ 2, away from 2", np.abs(exponent[1:] - 2).max(), 0.03),
-        att.at_least("⟨u, E_1⟩", late[0], 0.0),
-        att.at_most("largest ⟨u, E_l⟩, l ≥ 2", late[1:].max(), 0.0),
-        att.reported("step η", lr),
+        at_most("exponent of ⟨u, E_1⟩, away from 1", abs(exponent[0] - 1), 0.01),
+        at_most("exponent of ⟨u, E_l⟩, l ≥ 2, away from 2", np.abs(exponent[1:] - 2).max(), 0.03),
+        at_least("⟨u, E_1⟩", late[0], 0.0),
+        at_most("largest ⟨u, E_l⟩, l ≥ 2", late[1:].max(), 0.0),
+        reported("step η", lr),
     )
 
 
@@ -137,7 +138,7 @@ def the_first_place_grows_linearly_and_the_others_fall_quadratically(
 )
 def positive_strings_attend_their_first_token_and_negative_ones_their_second(
     seed: int, language: str = "even_pairs"
-) -> att.Verdict:
+) -> Verdict:
     """After training every positive string attends its first token most, and every negative one its second.
 
     All strings of two to four symbols, from N(0, 0.01²), η = 1, λ = 2, 6,000 steps. Wanted: in all of them.
@@ -147,11 +148,11 @@ def positive_strings_attend_their_first_token_and_negative_ones_their_second(
     most = path.attention[-1].argmax(-1)
     expected_token = np.where(path.tokens.labels > 0, 0, 1)
     first, second = attended(path)
-    return att.judge(
+    return judge(
         "positive strings attend token 1, negative ones token 2",
-        att.at_least("share of strings that attend as stated", (most == expected_token)[several].mean(), 1.0),
-        att.reported("mean attention of token 1, positive strings", first[-1].mean()),
-        att.reported("mean attention of token 2, negative strings", second[-1].mean()),
+        at_least("share of strings that attend as stated", (most == expected_token)[several].mean(), 1.0),
+        reported("mean attention of token 1, positive strings", first[-1].mean()),
+        reported("mean attention of token 2, negative strings", second[-1].mean()),
     )
 
 
@@ -161,7 +162,7 @@ def positive_strings_attend_their_first_token_and_negative_ones_their_second(
     removed="steps of one length: they fall like 1/t",
     twin={"slower": 1.0},
 )
-def the_head_tends_to_the_max_margin_separator_of_the_outputs(seed: int, slower: float = 0.0) -> att.Verdict:
+def the_head_tends_to_the_max_margin_separator_of_the_outputs(seed: int, slower: float = 0.0) -> Verdict:
     """In the second phase u tends to the max-margin separator of the attention outputs, ‖u‖ grows like log t,
     and the loss falls like 1/t.
 
@@ -176,12 +177,12 @@ def the_head_tends_to_the_max_margin_separator_of_the_outputs(seed: int, slower:
     size = np.linalg.norm(path.v, axis=-1)[late]
     straight = np.corrcoef(np.log(path.index[late]), size)[0, 1] ** 2
     rate = programs.fit_rate(path.index, path.loss, last=3.0).exponent
-    return att.judge(
+    return judge(
         "u tends to the separator of the attention outputs",
-        att.at_least("cosine of u and the separator", att.cosine(path.v[-1:, :, None], best.W)[0], 0.995),
-        att.at_least("R² of ‖u‖ against log t", straight, 0.999),
-        att.at_most("exponent of the loss in t, away from −1", abs(rate + 1), 0.15),
-        att.reported("loss · t at the end", path.loss[-1] * LONGEST * STEPS),
+        at_least("cosine of u and the separator", att.cosine(path.v[-1:, :, None], best.W)[0], 0.995),
+        at_least("R² of ‖u‖ against log t", straight, 0.999),
+        at_most("exponent of the loss in t, away from −1", abs(rate + 1), 0.15),
+        reported("loss · t at the end", path.loss[-1] * LONGEST * STEPS),
         given={"the separator is certified": best.certified},
     )
 
@@ -192,7 +193,7 @@ def the_head_tends_to_the_max_margin_separator_of_the_outputs(seed: int, slower:
     removed="the training of the head, which stays as it is after 200 steps",
     twin={"frozen": True},
 )
-def the_attention_goes_on_sharpening_like_log_log_t(seed: int, frozen: bool = False) -> att.Verdict:
+def the_attention_goes_on_sharpening_like_log_log_t(seed: int, frozen: bool = False) -> Verdict:
     """In the second phase ‖W‖ is not bounded: it grows like log log t, by c/log t per e-fold of the steps.
 
     Why: the loss falls like 1/t and scores grow like log t, so that a logit m moves by
@@ -212,12 +213,12 @@ def the_attention_goes_on_sharpening_like_log_log_t(seed: int, frozen: bool = Fa
     path = trained(tokens, LATE[-1], LATE, sharp=1.0, start=start, head=float(not frozen))
     size, log = path.norm()[1:], np.log(LATE)
     early, late = np.diff(size) / np.diff(log) * (log[1:] + log[:-1]) / 2
-    return att.judge(
+    return judge(
         "the attention sharpens like log log t",
-        att.at_most("slope · log t, late against early, away from 1", abs(late / early - 1), 0.01),
-        att.at_least("growth of ‖W‖ from 2,000 to 6,000 steps", size[2] - size[1], 0.5),
-        att.reported("slope · log t, late", late),
-        att.reported("‖W‖ at the end", size[-1]),
+        at_most("slope · log t, late against early, away from 1", abs(late / early - 1), 0.01),
+        at_least("growth of ‖W‖ from 2,000 to 6,000 steps", size[2] - size[1], 0.5),
+        reported("slope · log t, late", late),
+        reported("‖W‖ at the end", size[-1]),
     )
 
 
@@ -227,7 +228,7 @@ def the_attention_goes_on_sharpening_like_log_log_t(seed: int, frozen: bool = Fa
     removed="the chain: the model is trained on parity, and answers at once",
     twin={"chain": False},
 )
-def comparing_again_and_again_answers_parity(seed: int, chain: bool = True) -> att.Verdict:
+def comparing_again_and_again_answers_parity(seed: int, chain: bool = True) -> Verdict:
     """A model of even pairs answers parity: compare first and last, append the answer, drop the first, and
     again, l − 1 times.
 
@@ -238,12 +239,10 @@ def comparing_again_and_again_answers_parity(seed: int, chain: bool = True) -> a
     answer = answers(path)
     several = tokens.lengths > 1
     right = (answer if not chain else in_steps(tokens, answer)) * tokens.labels > 0
-    return att.judge(
+    return judge(
         "parity is answered",
-        att.at_least("share of strings answered rightly", right[several].mean(), 1.0),
-        att.reported(
-            "share of even pairs answered rightly", (answer * path.tokens.labels > 0)[several].mean()
-        ),
+        at_least("share of strings answered rightly", right[several].mean(), 1.0),
+        reported("share of even pairs answered rightly", (answer * path.tokens.labels > 0)[several].mean()),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.transformers_setup import draws
@@ -32,7 +33,7 @@ def combined(path: att.Path, multipliers: Float) -> Float:
 
 
 @theorem_2(removed="the exponent p/2 − 1: p − 1", twin={"factor": 1.0})
-def the_gradient_has_the_singular_vectors_of_the_limit(seed: int, factor: float = 0.5) -> att.Verdict:
+def the_gradient_has_the_singular_vectors_of_the_limit(seed: int, factor: float = 0.5) -> Verdict:
     """At the end of Schatten(p) steps on K and Q, M = Σ λ r is s U D^(p/2 − 1) Vᵀ for W = U D Vᵀ.
 
     p = 3 and 6, two draws each, 6,000 steps of 0.01 from the usual start; the multipliers are those of the
@@ -54,16 +55,16 @@ def the_gradient_has_the_singular_vectors_of_the_limit(seed: int, factor: float 
             shape = (U[:, used] * (sizes[used] / sizes[0]) ** (factor * p - 1)) @ Vt[used]
             scale = (M * shape).sum() / (shape**2).sum()
             off.append(np.linalg.norm(M - scale * shape) / np.linalg.norm(M))
-    return att.judge(
+    return judge(
         "the gradient is s U D^(p/2 − 1) Vᵀ",
-        att.at_most("largest distance from it, over its length", max(off, default=1.0), 0.1),
-        att.reported("runs judged", len(off)),
+        at_most("largest distance from it, over its length", max(off, default=1.0), 0.1),
+        reported("runs judged", len(off)),
         given={"three of the runs or more are at a limit": len(off) >= 3},
     )
 
 
 @theorem_2(removed="the full rank: K and Q of one column", twin={"columns": 1})
-def kkt_points_of_full_rank_are_the_limit(seed: int, columns: int = WIDTH) -> att.Verdict:
+def kkt_points_of_full_rank_are_the_limit(seed: int, columns: int = WIDTH) -> Verdict:
     """Schatten 4 steps from a random start end at rank n = 4, where the gradient certifies the best margin.
 
     Four draws, K and Q of 8 columns with entries of 0.1, a start of its own for each draw; 6,000 steps of
@@ -77,16 +78,16 @@ def kkt_points_of_full_rank_are_the_limit(seed: int, columns: int = WIDTH) -> at
     steps = att.Schatten(4)
     runs = Experiment(tokens, v, att.steepest(steps, 0.01), 6_000, att.KeyQuery(), start, record=50)
     points = [point for _, point in runs.points(steps)]
-    return att.judge(
+    return judge(
         "KKT points of full rank are max-margin directions",
-        att.at_least("least rank of W", min(point.rank for point in points), 4),
-        att.at_least("least certified share", min(point.share for point in points), 0.97),
-        att.at_least("least alignment", min(point.alignment for point in points), 0.99),
+        at_least("least rank of W", min(point.rank for point in points), 4),
+        at_least("least certified share", min(point.share for point in points), 0.97),
+        at_least("least alignment", min(point.alignment for point in points), 0.99),
     )
 
 
 @derived(removed="r below 1: Schatten 4 steps, r = 2", twin={"p": 4.0})
-def steps_of_a_quasi_norm_never_leave_a_stop(seed: int, p: float = 1.5) -> att.Verdict:
+def steps_of_a_quasi_norm_never_leave_a_stop(seed: int, p: float = 1.5) -> Verdict:
     """Under Schatten 1.5 steps on K and Q, r = 0.75, a spare direction decays like 1/‖(K, Q)‖ beside the used
     one, whatever its pull.
 
@@ -100,17 +101,15 @@ def steps_of_a_quasi_norm_never_leave_a_stop(seed: int, p: float = 1.5) -> att.V
         run = path.run(k)
         late = run.index >= run.index[-1] / 2
         slopes.append(np.polyfit(np.log(length(run)[late]), np.log(spare(run)[late]), 1)[0] / 2)
-    return att.judge(
+    return judge(
         "steps of a quasi-norm never leave a stop",
-        att.at_most("median slope of a spare direction", np.median(slopes), -0.95),
-        att.at_least("the same, from below", np.median(slopes), -1.05),
+        at_most("median slope of a spare direction", np.median(slopes), -0.95),
+        at_least("the same, from below", np.median(slopes), -1.05),
     )
 
 
 @derived(removed="a start that is not zero: noise of 0", twin={"noise": 0.0})
-def spectral_steps_stay_at_exactly_zero_and_leave_from_any_noise(
-    seed: int, noise: float = 1e-12
-) -> att.Verdict:
+def spectral_steps_stay_at_exactly_zero_and_leave_from_any_noise(seed: int, noise: float = 1e-12) -> Verdict:
     """Spectral steps on K and Q of one column keep all other columns exactly zero, as their polar factor has
     the support of the gradient only; from noise of 1e-12 there they reach the best spectral margin.
 
@@ -120,15 +119,15 @@ def spectral_steps_stay_at_exactly_zero_and_leave_from_any_noise(
     zero = from_rank_one(seed, 2, 0.0, math.inf, 1_000).path
     runs = from_rank_one(seed, 2, noise, att.steepest(att.spectral, 0.01), 3_000)
     assert zero.K is not None
-    return att.judge(
+    return judge(
         "spectral steps stay at exactly zero and leave from any noise",
-        att.at_most("largest entry of columns that began at zero", np.abs(zero.K[:, -1, :, 1:]).max(), 0.0),
-        att.at_least("least spectral margin ratio from noise", runs.share(att.spectral).min(), 0.95),
+        at_most("largest entry of columns that began at zero", np.abs(zero.K[:, -1, :, 1:]).max(), 0.0),
+        at_least("least spectral margin ratio from noise", runs.share(att.spectral).min(), 0.95),
     )
 
 
 @derived(removed="the degree 2 of the margin: 2 γ / Λ, as for W itself", twin={"factor": 2.0})
-def steps_begin_to_oscillate_at_the_predicted_length(seed: int, factor: float = 4.0) -> att.Verdict:
+def steps_begin_to_oscillate_at_the_predicted_length(seed: int, factor: float = 4.0) -> Verdict:
     """Joint gradient descent with steps of one length η begins to go to and fro where η ‖(K, Q)‖ = 4 γ / Λ, Λ
     the largest eigenvalue of the covariance of ∇m under the weights of the rows.
 
@@ -149,11 +148,11 @@ def steps_begin_to_oscillate_at_the_predicted_length(seed: int, factor: float = 
         if len(back) and over.any():
             ratios.append(run.index[back[0] + 1] / run.index[sampled[over.argmax()]])
     middle = np.median(ratios) if ratios else math.inf
-    return att.judge(
+    return judge(
         "steps begin to oscillate at the predicted length",
-        att.at_least("draws that oscillate", len(ratios), 4),
-        att.at_most("median of observed over predicted", middle, 1.15),
-        att.at_least("the same, from below", middle, 0.97),
+        at_least("draws that oscillate", len(ratios), 4),
+        at_most("median of observed over predicted", middle, 1.15),
+        at_least("the same, from below", middle, 0.97),
     )
 
 
@@ -192,7 +191,7 @@ def _edge(run: att.Path, v: Float, record: int) -> float:
 
 
 @derived(removed="gradient descent: Schatten 4 steps", twin={"p": 4.0})
-def small_random_starts_keep_gradient_descent_from_the_limit(seed: int, p: float = 2.0) -> att.Verdict:
+def small_random_starts_keep_gradient_descent_from_the_limit(seed: int, p: float = 2.0) -> Verdict:
     """After as many steps, gradient descent on K and Q from smaller random starts has a smaller share of the
     nuclear margin.
 
@@ -211,11 +210,11 @@ def small_random_starts_keep_gradient_descent_from_the_limit(seed: int, p: float
         norm = att.Schatten(p / 2)
         shares.append(float(runs.share(norm).mean()))
         ranks.append(float((_stable_rank(runs.path.final) / _stable_rank(runs.solution(norm).W)).mean()))
-    return att.judge(
+    return judge(
         "small random starts keep gradient descent from the limit",
-        att.at_least("share of the margin from 0.1, less that from 1e-6", shares[0] - shares[1], 0.02),
-        att.reported("stable rank from 1e-6 over that of the program", ranks[1]),
-        att.reported("the same from 0.1", ranks[0]),
+        at_least("share of the margin from 0.1, less that from 1e-6", shares[0] - shares[1], 0.02),
+        reported("stable rank from 1e-6 over that of the program", ranks[1]),
+        reported("the same from 0.1", ranks[0]),
     )
 
 
@@ -226,7 +225,7 @@ def _stable_rank(W: Float) -> Float:
 
 
 @derived(removed="a large start: K = I/10", twin={"scale": 0.1})
-def lazy_starts_follow_the_norm_of_one_factor(seed: int, scale: float = 100.0) -> att.Verdict:
+def lazy_starts_follow_the_norm_of_one_factor(seed: int, scale: float = 100.0) -> Verdict:
     """From K = c I and Q = 0, gradient descent on K and Q maximises the Frobenius margin of W for as long as
     its steps have not reached the length c: K hardly moves, and Q takes the steps of W.
 
@@ -236,17 +235,17 @@ def lazy_starts_follow_the_norm_of_one_factor(seed: int, scale: float = 100.0) -
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, 4))
     start = {"K": scale * np.eye(WIDTH), "Q": np.zeros((WIDTH, WIDTH))}
     runs = Experiment(tokens, v, att.steepest(att.frobenius, 0.003), 10_000, att.KeyQuery(), start)
-    return att.judge(
+    return judge(
         "lazy starts follow the norm of one factor",
-        att.at_least("least Frobenius margin ratio", runs.share(att.frobenius).min(), 0.97),
-        att.at_most("median nuclear margin ratio", np.median(runs.share(att.nuclear)), 0.95),
+        at_least("least Frobenius margin ratio", runs.share(att.frobenius).min(), 0.97),
+        at_most("median nuclear margin ratio", np.median(runs.share(att.nuclear)), 0.95),
     )
 
 
 @partial(claim, f"{PROVEN}, section 5", "proven for flows")(
     removed="factors that begin equal: q = 0", twin={"q": 0.0}
 )
-def equal_diagonals_stay_nonnegative(seed: int, q: float = 1.0) -> att.Verdict:
+def equal_diagonals_stay_nonnegative(seed: int, q: float = 1.0) -> Verdict:
     """From k = q = 1 gradient descent on the diagonals keeps k = q, so that w = k ⊙ q ≥ 0, and reaches the
     best l1 margin among nonnegative w.
 
@@ -269,16 +268,16 @@ def equal_diagonals_stay_nonnegative(seed: int, q: float = 1.0) -> att.Verdict:
         )
         shares.append(float((rows @ w).min() / np.abs(w).sum() / -best.fun))
         least = min(least, float(w.min() / np.abs(w).max()))
-    return att.judge(
+    return judge(
         "equal diagonals stay nonnegative",
-        att.at_least("least entry of w over the largest", least, 0.0),
-        att.at_least("median share of the best nonnegative margin", np.median(shares), 0.97),
-        att.at_most("the same, from above", np.median(shares), 1.01),
+        at_least("least entry of w over the largest", least, 0.0),
+        at_least("median share of the best nonnegative margin", np.median(shares), 0.97),
+        at_most("the same, from above", np.median(shares), 1.01),
     )
 
 
 @theorem_2(removed="a width below the rank of the program: 8", twin={"width": 8})
-def factors_narrower_than_the_program_end_at_stops(seed: int, width: int = 2) -> att.Verdict:
+def factors_narrower_than_the_program_end_at_stops(seed: int, width: int = 2) -> Verdict:
     """K and Q of width 2 of 8 end at KKT points of rank 2 that are no max-margin directions.
 
     Four draws, Schatten 4 steps, 6,000 of 0.01; the Frobenius program has rank 4. Wanted: alignment ≥ 0.99 in
@@ -288,9 +287,9 @@ def factors_narrower_than_the_program_end_at_stops(seed: int, width: int = 2) ->
     steps = att.Schatten(4)
     runs = Experiment(tokens, v, att.steepest(steps, 0.01), 6_000, att.KeyQuery(rank=width), record=50)
     points = [point for _, point in runs.points(steps)]
-    return att.judge(
+    return judge(
         "factors narrower than the program end at stops",
-        att.at_least("median alignment", np.median([point.alignment for point in points]), 0.99),
-        att.at_most("largest rank of W", max(point.rank for point in points), 2),
-        att.at_most("largest Frobenius margin ratio", runs.share(att.frobenius).max(), 0.97),
+        at_least("median alignment", np.median([point.alignment for point in points]), 0.99),
+        at_most("largest rank of W", max(point.rank for point in points), 2),
+        at_most("largest Frobenius margin ratio", runs.share(att.frobenius).max(), 0.97),
     )

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -54,7 +55,7 @@ def _run(rule: att.Optimizer, seed: int) -> Experiment:
 
 
 @claim(REFERENCE, "recalled-M", removed=_RAW, twin=lambda seed: _direction(_run(GD, seed)))
-def normalised_descent_finds_the_direction_at_rate_one_over_t(seed: int) -> att.Verdict:
+def normalised_descent_finds_the_direction_at_rate_one_over_t(seed: int) -> Verdict:
     """Under normalised GD, 1 − cosine to the Frobenius max-margin direction falls at least like (log t)²/t.
 
     Wanted: a fitted exponent of 1 − cosine over the last decade of 3,000 steps between −2.1 and −1. The
@@ -73,7 +74,7 @@ def normalised_descent_finds_the_direction_at_rate_one_over_t(seed: int) -> att.
     removed="Polyak's length: GD's constant one",
     twin=lambda seed: _direction(_run(GD, seed)),
 )
-def polyak_steps_find_the_direction_at_rate_one_over_t(seed: int) -> att.Verdict:
+def polyak_steps_find_the_direction_at_rate_one_over_t(seed: int) -> Verdict:
     """Under Polyak's step with the known best loss, 1 − cosine falls at least like (log t)²/t.
 
     Wanted: an exponent of −2 to 0.1, more than is stated. Twin as for normalised GD.
@@ -88,18 +89,18 @@ def polyak_steps_find_the_direction_at_rate_one_over_t(seed: int) -> att.Verdict
 )
 def polyak_is_faster_than_normalised_descent_and_that_faster_than_gd(
     seed: int, polyak: att.Optimizer = POLYAK
-) -> att.Verdict:
+) -> Verdict:
     """To 1 − cosine ≤ 1e-3, Polyak's step takes fewer steps than normalised GD (lr 0.1), and GD (lr 1) most.
 
     Wanted: quotients of step counts of at least 5 and 2; a run that never arrives counts 3,000 steps.
     The twin takes a hundredth of Polyak's step.
     """
     steps = [_arrival(_run(rule, seed)) for rule in (polyak, NGD, GD)]
-    return att.judge(
+    return judge(
         "Polyak before normalised GD before GD",
-        att.at_least("steps of normalised GD over Polyak's", steps[1] / steps[0], 5.0),
-        att.at_least("steps of GD over normalised GD's", steps[2] / steps[1], 2.0),
-        att.reported("steps of Polyak", steps[0]),
+        at_least("steps of normalised GD over Polyak's", steps[1] / steps[0], 5.0),
+        at_least("steps of GD over normalised GD's", steps[2] / steps[1], 2.0),
+        reported("steps of Polyak", steps[0]),
     )
 
 
@@ -108,15 +109,15 @@ def _arrival(run: Experiment) -> float:
     return float(run.path.index[near[0]]) if near.size else float(STEPS)
 
 
-def _direction(run: Experiment, slowest: float = -1.0) -> att.Verdict:
+def _direction(run: Experiment, slowest: float = -1.0) -> Verdict:
     away, steps = run.off()[1:], run.path.index[1:]
     rate = programs.fit_rate(steps, away)
-    return att.judge(
+    return judge(
         "1 − cosine falls faster than 1/t",
-        att.at_most("exponent in t", rate.exponent, slowest),
-        att.at_least("the same, from below", rate.exponent, -2.1),
-        att.reported("R² of the power law", rate.r2),
-        att.reported("1 − cosine at the end", away[-1]),
+        at_most("exponent in t", rate.exponent, slowest),
+        at_least("the same, from below", rate.exponent, -2.1),
+        reported("R² of the power law", rate.r2),
+        reported("1 − cosine at the end", away[-1]),
         numbers={"index": steps, "1 − cosine": away},
     )
 
@@ -125,7 +126,7 @@ def _direction(run: Experiment, slowest: float = -1.0) -> att.Verdict:
 
 
 @claim(REFERENCE, "recalled-H", removed=_RAW, twin={"rule": GD})
-def normalised_descent_grows_linearly(seed: int, rule: att.Optimizer = NGD) -> att.Verdict:
+def normalised_descent_grows_linearly(seed: int, rule: att.Optimizer = NGD) -> Verdict:
     """Under normalised GD the norm of W is Θ(t).
 
     Wanted: a line through ‖W(t)‖ with R² ≥ 0.9999 and ‖W(t)‖ ≥ 0.99 · lr · t at the end: the steps
@@ -133,17 +134,17 @@ def normalised_descent_grows_linearly(seed: int, rule: att.Optimizer = NGD) -> a
     """
     run = _run(rule, seed)
     path, size = run.path, run.path.norm()
-    return att.judge(
+    return judge(
         "‖W(t)‖ grows linearly",
-        att.at_least("R² against t", r2(path.index, size), STRAIGHT),
-        att.at_least("‖W‖/(lr t)", size[-1] / (0.1 * path.index[-1]), 0.99),
-        att.at_most("the same, from above", size[-1] / (0.1 * path.index[-1]), 1 + 1e-9),
+        at_least("R² against t", r2(path.index, size), STRAIGHT),
+        at_least("‖W‖/(lr t)", size[-1] / (0.1 * path.index[-1]), 0.99),
+        at_most("the same, from above", size[-1] / (0.1 * path.index[-1]), 1 + 1e-9),
         numbers={"index": path.index, "norm": size},
     )
 
 
 @claim(REFERENCE, "paper summary", removed=_RAW, twin={"rule": GD})
-def normalised_descent_selects_exponentially_fast(seed: int, rule: att.Optimizer = NGD) -> att.Verdict:
+def normalised_descent_selects_exponentially_fast(seed: int, rule: att.Optimizer = NGD) -> Verdict:
     """Under normalised GD the softmax residual 1 − s of the best tokens decays exponentially in t.
 
     Measured past underflow by log attention. Wanted: over the last 29 thirtieths of the run the
@@ -154,11 +155,11 @@ def normalised_descent_selects_exponentially_fast(seed: int, rule: att.Optimizer
     path, residual = run.path, log_residual(run)
     late = path.index >= STEPS / 30
     slope, fall = np.polyfit(path.index[late], residual[late], 1)[0], 0.1 * run.solution().margin
-    return att.judge(
+    return judge(
         "1 − attention on the best token decays exponentially",
-        att.at_least("R² of log residual against t", r2(path.index[late], residual[late]), STRAIGHT),
-        att.at_most("slope per step / (lr · best margin), away from −1", abs(slope / fall + 1), 1e-3),
-        att.reported("log residual at the end", residual[-1]),
+        at_least("R² of log residual against t", r2(path.index[late], residual[late]), STRAIGHT),
+        at_most("slope per step / (lr · best margin), away from −1", abs(slope / fall + 1), 1e-3),
+        reported("log residual at the end", residual[-1]),
         numbers={"index": path.index, "log residual": residual},
     )
 
@@ -169,7 +170,7 @@ def normalised_descent_selects_exponentially_fast(seed: int, rule: att.Optimizer
     removed="the raw gradient: its length is normalised",
     twin={"rule": att.steepest(att.frobenius, growing(0.1, FASTER))},
 )
-def plain_descent_grows_logarithmically(seed: int, rule: att.Optimizer = GROWING) -> att.Verdict:
+def plain_descent_grows_logarithmically(seed: int, rule: att.Optimizer = GROWING) -> Verdict:
     """Under GD the norm of W is Θ(log t), and its direction improves in log t only: 1 − cosine ~ 1/(log t)².
 
     W is ‖W^mm‖ log t along the program and a bounded part beside it [derived]. Slopes fall like 1/t, so that
@@ -190,12 +191,12 @@ def plain_descent_grows_logarithmically(seed: int, rule: att.Optimizer = GROWING
     log_t, size = log_time(run.path.index[late], FASTER), run.path.norm()[late]
     slope = np.polyfit(log_t, size, 1)[0] * run.solution().margin
     exponent = programs.fit_rate(log_t, run.off()[late]).exponent
-    return att.judge(
+    return judge(
         "‖W(t)‖ grows like log t",
-        att.at_least("R² against log t", r2(log_t, size), STRAIGHT),
-        att.at_most("slope / ‖W^mm‖, away from 1", abs(slope - 1), 0.01),
-        att.at_most("exponent of 1 − cosine in log t / −2, away from 1", abs(exponent / -2 - 1), 0.1),
-        att.reported("exponent of 1 − cosine in log t", exponent),
+        at_least("R² against log t", r2(log_t, size), STRAIGHT),
+        at_most("slope / ‖W^mm‖, away from 1", abs(slope - 1), 0.01),
+        at_most("exponent of 1 − cosine in log t / −2, away from 1", abs(exponent / -2 - 1), 0.1),
+        reported("exponent of 1 − cosine in log t", exponent),
         given={"the bounded part settles": settles},
     )
 
@@ -227,7 +228,7 @@ def _settling(run: Experiment) -> float:
     removed="equal losing scores and orthogonality: twice as many examples of width 3 on the sphere",
     twin=lambda seed: _from_anywhere(seed, *att.datasets.sphere(2 * N, T, NARROW, seed=seed)),
 )
-def normalised_descent_selects_the_best_tokens_from_any_start(seed: int) -> att.Verdict:
+def normalised_descent_selects_the_best_tokens_from_any_start(seed: int) -> Verdict:
     """With losing tokens of equal score and nearly orthogonal tokens every start ends at the best tokens.
 
     Eight starts N(0, 9) per seed, 3,000 normalised steps. Wanted: all of them. The twin takes narrow
@@ -239,8 +240,8 @@ def normalised_descent_selects_the_best_tokens_from_any_start(seed: int) -> att.
     return _from_anywhere(seed, *att.datasets.orthogonal(N, T, D, seed=seed))
 
 
-def _from_anywhere(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
+def _from_anywhere(seed: int, tokens: att.Tokens, v: Float) -> Verdict:
     starts = att.gaussian(range(INITS * seed, INITS * (seed + 1)), SPREAD)
     path = replace(descent(tokens, v, NGD, record=(10,)), start=starts).path
     share = (path.selected == att.best_tokens(tokens, v)).all((-2, -1)).mean()
-    return att.judge("every start selects the best tokens", att.at_least("share of starts", share, 1.0))
+    return judge("every start selects the best tokens", at_least("share of starts", share, 1.0))

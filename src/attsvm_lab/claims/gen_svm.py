@@ -8,6 +8,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 import attsvm as att
+from attsvm.comparison.evidence import Evidence, Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
@@ -79,7 +80,7 @@ def attended(path: att.Path) -> Prediction:
     removed="the queries that were trained on: each example is predicted with the next one's",
     twin=lambda seed: _split(_misread(_relu(seed, steps=2_000))),
 )
-def a_relu_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
+def a_relu_head_trains_to_a_direction_and_a_finite_part(seed: int) -> Verdict:
     """With a ReLU network as head, gradient descent on W ends near C · W^mm + W^fin: closer than to W^mm
     alone, which in turn is closer than the SVM of one token per example.
 
@@ -105,7 +106,7 @@ def a_relu_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdic
     removed="the queries that were trained on: each example is predicted with the next one's",
     twin=lambda seed: _split(_misread(_relu(seed, steps=500)), 0.03),
 )
-def early_on_a_relu_head_is_near_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
+def early_on_a_relu_head_is_near_a_direction_and_a_finite_part(seed: int) -> Verdict:
     """After 500 normalised steps under a ReLU head, W is near C · W^mm + W^fin, with the ordering above.
 
     What is left of the claim above, with a median 1 − cosine of at most 0.03: an observation about a norm of
@@ -120,7 +121,7 @@ def early_on_a_relu_head_is_near_a_direction_and_a_finite_part(seed: int) -> att
     removed="orthonormal tokens",
     twin=lambda seed: _split(_quadratic(seed, orthonormal=False), NEAR),
 )
-def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
+def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> Verdict:
     """With orthonormal tokens and the head vᵀ r − λ‖r‖², gradient descent on W ends near C · W^mm + W^fin
     with the selected tokens and their attention known beforehand.
 
@@ -142,7 +143,7 @@ def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.V
 )
 def under_a_quadratic_head_key_and_query_prefer_the_nuclear_gen_svm(
     seed: int, factored: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """With orthonormal tokens and the head vᵀ r − λ‖r‖², gradient descent on K and Q ends nearer to
     C · W^mm + W^fin of the nuclear norm than to that of the Frobenius norm.
 
@@ -160,11 +161,11 @@ def under_a_quadratic_head_key_and_query_prefer_the_nuclear_gen_svm(
     away = np.array([[d[0] for d in both if d is not None] for both in each if None not in both])
     enough = len(away) >= 3
     to_nuclear, to_frobenius = np.median(away, axis=0) if enough else np.ones(2)
-    return att.judge(
+    return judge(
         "K and Q prefer the nuclear Gen-SVM",
-        att.at_most("1 − cosine to the nuclear C · W^mm + W^fin", to_nuclear, 0.12),
-        att.at_most("the same, relative to the Frobenius one", to_nuclear / to_frobenius, 0.7),
-        att.reported("runs judged", len(away)),
+        at_most("1 − cosine to the nuclear C · W^mm + W^fin", to_nuclear, 0.12),
+        at_most("the same, relative to the Frobenius one", to_nuclear / to_frobenius, 0.7),
+        reported("runs judged", len(away)),
         given={"three runs or more keep several tokens and mask others": enough},
     )
 
@@ -189,7 +190,7 @@ def _quadratic_factors(seed: int) -> Prediction:
 )
 def under_a_relu_head_examples_that_can_be_zero_ask_for_no_margin(
     seed: int, all_ask: bool = False
-) -> att.Verdict:
+) -> Verdict:
     """With a ReLU network as head, gradient descent on W tends to the Gen-SVM in which examples of label −1
     that some mixture of their tokens turns off, Vᵀ r ≤ 0, ask for no margin.
 
@@ -201,12 +202,12 @@ def under_a_relu_head_examples_that_can_be_zero_ask_for_no_margin(
     """
     away = relu_distances(seed, _relu(seed, steps=10_000, count=64), all_ask)
     enough = len(away) >= 3
-    return att.judge(
+    return judge(
         "W ≈ C · W^mm + W^fin without the margins of examples at zero",
-        att.at_most("median 1 − cosine", float(np.median(away)) if enough else 1.0, 0.001),
-        att.at_least("share of runs within 0.01", float(np.mean(away <= 0.01)) if enough else 0.0, 0.8),
-        att.reported("largest 1 − cosine", away.max(initial=0.0)),
-        att.reported("runs judged", len(away)),
+        at_most("median 1 − cosine", float(np.median(away)) if enough else 1.0, 0.001),
+        at_least("share of runs within 0.01", float(np.mean(away <= 0.01)) if enough else 0.0, 0.8),
+        reported("largest 1 − cosine", away.max(initial=0.0)),
+        reported("runs judged", len(away)),
         given={"three runs or more keep several tokens and mask others": enough},
     )
 
@@ -240,27 +241,27 @@ def _least_largest(A: Float) -> float:
     return float(linprog(cost, rows, np.zeros(h), total, [1.0], bound).fun)
 
 
-def _split(prediction: Prediction, near: float = 0.05) -> att.Verdict:
+def _split(prediction: Prediction, near: float = 0.05) -> Verdict:
     each = [_distances(prediction, int(r)) for r in np.flatnonzero(prediction.judged)]
     away = np.array([distances for distances in each if distances is not None]).reshape(-1, 3)
     enough = len(away) >= 3
     both, direction, single = np.median(away, axis=0) if enough else np.ones(3)
-    return att.judge(
+    return judge(
         "W ≈ C · W^mm + W^fin",
-        att.at_most("1 − cosine to C · W^mm + W^fin", both, near),
-        att.at_most("the same, relative to W^mm alone", both / direction, 0.95),
-        att.at_most("1 − cosine to W^mm, relative to W^1token", direction / single, 0.95),
+        at_most("1 − cosine to C · W^mm + W^fin", both, near),
+        at_most("the same, relative to W^mm alone", both / direction, 0.95),
+        at_most("1 − cosine to W^mm, relative to W^1token", direction / single, 0.95),
         *([_missed(prediction)] if prediction.foretold and enough else []),
-        att.reported("1 − cosine to W^1token", single),
-        att.reported("runs judged", len(away)),
+        reported("1 − cosine to W^1token", single),
+        reported("runs judged", len(away)),
         given={"three runs or more keep several tokens and mask others": enough},
     )
 
 
-def _missed(prediction: Prediction) -> att.Evidence:
+def _missed(prediction: Prediction) -> Evidence:
     """How far attention is from the closed form."""
     missed = np.abs(prediction.path.attention[:, -1] - prediction.attention)[prediction.judged].max((-2, -1))
-    return att.at_most("max |s − s predicted|", float(np.median(missed)), 0.001)
+    return at_most("max |s − s predicted|", float(np.median(missed)), 0.001)
 
 
 def _misread(prediction: Prediction) -> Prediction:
@@ -301,9 +302,7 @@ def _cosine(a: Float, b: Float) -> float:
     removed="orthonormal tokens",
     twin={"orthonormal": False},
 )
-def selected_tokens_are_the_support_of_a_simplex_projection(
-    seed: int, orthonormal: bool = True
-) -> att.Verdict:
+def selected_tokens_are_the_support_of_a_simplex_projection(seed: int, orthonormal: bool = True) -> Verdict:
     """With orthonormal tokens and the head vᵀ r − λ‖r‖², trained attention is the projection of γ/(2λ) on the
     simplex; so the number of selected tokens is the size of its support, and grows with λ.
 
@@ -315,12 +314,12 @@ def selected_tokens_are_the_support_of_a_simplex_projection(
     prediction = _quadratic(seed, orthonormal)
     s, best = prediction.path.attention[:, -1], prediction.attention
     counts = [(a >= KEPT).sum(-1).reshape(len(STRENGTHS), -1).mean(-1) for a in (s, best)]
-    return att.judge(
+    return judge(
         "selected tokens are the support of a simplex projection",
-        att.at_most("median of max |s − s*|", float(np.median(np.abs(s - best).max((-2, -1)))), 0.001),
-        att.at_most("mean difference of tokens per example", np.abs(counts[0] - counts[1]).mean(), 0.15),
-        att.at_least("growth of tokens per example with λ", counts[0][-1] - counts[0][0], 0.5),
-        att.reported("tokens per example at the smallest λ", counts[0][0]),
+        at_most("median of max |s − s*|", float(np.median(np.abs(s - best).max((-2, -1)))), 0.001),
+        at_most("mean difference of tokens per example", np.abs(counts[0] - counts[1]).mean(), 0.15),
+        at_least("growth of tokens per example with λ", counts[0][-1] - counts[0][0], 0.5),
+        reported("tokens per example at the smallest λ", counts[0][0]),
     )
 
 

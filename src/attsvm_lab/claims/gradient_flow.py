@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -36,7 +37,7 @@ REFERENCE = "Sheen et al. 2024, arXiv 2403.08699"
     removed="one common step: K and Q are normalised each by its own gradient",
     twin={"separate": True},
 )
-def key_query_descent_conserves_the_balance(seed: int, separate: bool = False) -> att.Verdict:
+def key_query_descent_conserves_the_balance(seed: int, separate: bool = False) -> Verdict:
     """Gradient flow on (K, Q) conserves KᵀK − QᵀQ; gradient descent drifts from it in proportion to lr.
 
     One common step for K and Q; three rates over the same flow time 10. Every step adds
@@ -45,11 +46,11 @@ def key_query_descent_conserves_the_balance(seed: int, separate: bool = False) -
     """
     drifts, moved = balance_drifts(seed, separate)
     rate = programs.fit_rate(RATES, drifts, last=100)
-    return att.judge(
+    return judge(
         "KᵀK − QᵀQ is conserved up to O(lr)",
-        att.at_least("exponent of the drift in lr", rate.exponent, 0.97),
-        att.at_most("the same exponent, from above", rate.exponent, 1.03),
-        att.at_most("drift relative to the movement, smallest lr", drifts[-1] / moved, 0.003),
+        at_least("exponent of the drift in lr", rate.exponent, 0.97),
+        at_most("the same exponent, from above", rate.exponent, 1.03),
+        at_most("drift relative to the movement, smallest lr", drifts[-1] / moved, 0.003),
     )
 
 
@@ -76,9 +77,7 @@ def balance_drifts(seed: int, separate: bool = False) -> tuple[list[float], floa
     removed="gradient steps of K and Q: here spectral ones",
     twin={"norm": att.spectral},
 )
-def key_query_descent_tends_to_the_nuclear_direction(
-    seed: int, norm: att.Norm = att.frobenius
-) -> att.Verdict:
+def key_query_descent_tends_to_the_nuclear_direction(seed: int, norm: att.Norm = att.frobenius) -> Verdict:
     """Trained factors W = K Qᵀ tend to the max-margin direction of the nuclear norm.
 
     Separable best tokens, losing tokens of equal score, exponential loss, normalised descent from a
@@ -99,7 +98,7 @@ def key_query_descent_tends_to_the_nuclear_direction(
     removed="the factors: the diagonal itself is trained",
     twin=lambda seed: _diagonal_limit(seed, att.Diagonal(), np.zeros(WIDE)),
 )
-def diagonal_key_query_descent_tends_to_the_l1_direction(seed: int) -> att.Verdict:
+def diagonal_key_query_descent_tends_to_the_l1_direction(seed: int) -> Verdict:
     """Diagonal factors W = diag(k ⊙ q) tend to the sparsest max-margin diagonal: the l1 program.
 
         min ‖β‖₁  subject to  Σ_j β_j (x_best − x_t)_j z_j ≥ 1
@@ -114,16 +113,16 @@ def diagonal_key_query_descent_tends_to_the_l1_direction(seed: int) -> att.Verdi
     return _diagonal_limit(seed, att.Diagonal(2), (np.ones(WIDE), np.zeros(WIDE)))
 
 
-def _diagonal_limit(seed: int, weight: att.Weight, init: Any) -> att.Verdict:
+def _diagonal_limit(seed: int, weight: att.Weight, init: Any) -> Verdict:
     return _tends_to(flow(seed, weight, NORMALISED, STEPS, init, d=WIDE), att.l1)
 
 
-def _tends_to(run: Experiment, norm: att.Norm) -> att.Verdict:
+def _tends_to(run: Experiment, norm: att.Norm) -> Verdict:
     ratio, path = run.ratio(norm, first_tokens(run.tokens)), run.path
-    return att.judge(
+    return judge(
         f"W/N(W) tends to the {norm} max-margin direction",
-        att.at_least("margin ratio", ratio[-1], ENOUGH),
-        att.reported("margin ratio at a third of the steps", ratio[-2]),
+        at_least("margin ratio", ratio[-1], ENOUGH),
+        reported("margin ratio at a third of the steps", ratio[-2]),
         numbers={"index": path.index, "margin ratio": ratio},
     )
 
@@ -137,7 +136,7 @@ def _tends_to(run: Experiment, norm: att.Norm) -> att.Verdict:
     removed="the alignment of Q(0) with the features",
     twin={"aligned": False},
 )
-def aligned_factors_stay_aligned(seed: int, aligned: bool = True) -> att.Verdict:
+def aligned_factors_stay_aligned(seed: int, aligned: bool = True) -> Verdict:
     """Factors whose singular spaces are the data's features at the start keep them: Uᵀ W V stays diagonal.
 
     Features: example i has query V_i and token differences along U_i, for orthogonal U and V; the start
@@ -148,10 +147,10 @@ def aligned_factors_stay_aligned(seed: int, aligned: bool = True) -> att.Verdict
     path = run.path
     features = U.T @ path.W @ V
     off = features - features * np.eye(D)
-    return att.judge(
+    return judge(
         "Uᵀ W V stays diagonal",
-        att.at_most("off-diagonal share of Uᵀ W V", att.frobenius.value(off[-1]) / path.norm()[-1], 1e-10),
-        att.at_least("growth of W", path.norm()[-1] / path.norm()[0], 2.0),
+        at_most("off-diagonal share of Uᵀ W V", att.frobenius.value(off[-1]) / path.norm()[-1], 1e-10),
+        at_least("growth of W", path.norm()[-1] / path.norm()[0], 2.0),
     )
 
 
@@ -161,7 +160,7 @@ def aligned_factors_stay_aligned(seed: int, aligned: bool = True) -> att.Verdict
     removed="the alignment of Q(0) with the features",
     twin={"aligned": False},
 )
-def aligned_factors_tend_to_the_diagonal_nuclear_direction(seed: int, aligned: bool = True) -> att.Verdict:
+def aligned_factors_tend_to_the_diagonal_nuclear_direction(seed: int, aligned: bool = True) -> Verdict:
     """General weights whose singular spaces are aligned with the data's features at the start tend to the
     nuclear max-margin direction U diag(1/g) Vᵀ, g_i the least gap of feature i.
 
@@ -175,11 +174,11 @@ def aligned_factors_tend_to_the_diagonal_nuclear_direction(seed: int, aligned: b
     """
     run, (U, V) = aligned_run(seed, aligned, att.steepest(att.frobenius, 0.05), 10_000)
     path, share = run.path, run.share(att.nuclear, first_tokens(run.tokens))
-    return att.judge(
+    return judge(
         "aligned factors tend to the diagonal nuclear direction",
-        att.at_least("cosine to it", att.cosine(path.W, diagonal_program(path, U, V))[-1], 0.9999),
-        att.at_least("nuclear margin ratio", share, 0.999),
-        att.at_most("the same, from above", share, 1 + 1e-9),
+        at_least("cosine to it", att.cosine(path.W, diagonal_program(path, U, V))[-1], 0.9999),
+        at_least("nuclear margin ratio", share, 0.999),
+        at_most("the same, from above", share, 1 + 1e-9),
     )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_most, judge
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import falling
@@ -26,9 +27,7 @@ ENOUGH = 0.92
 
 
 @conjecture(removed="the joint norm: every head is judged by its own", twin={"judged": Layout.apart(2)})
-def muon_on_fused_heads_maximises_their_joint_margin(
-    seed: int, judged: att.HeadLayout = FUSED
-) -> att.Verdict:
+def muon_on_fused_heads_maximises_their_joint_margin(seed: int, judged: att.HeadLayout = FUSED) -> Verdict:
     """Exact Muon on [K_1 K_2] and [Q_1 Q_2] reaches the best joint margin in the norm of fused heads.
 
     Six draws of sphere(4, 4, 6) with two heads of width 4 and values of their own, logistic loss, Gaussian
@@ -44,7 +43,7 @@ def muon_on_fused_heads_maximises_their_joint_margin(
 )
 def muon_on_keys_with_queries_maximises_the_numerical_radius_margin(
     seed: int, judged: att.HeadLayout = MIXED
-) -> att.Verdict:
+) -> Verdict:
     """Exact Muon on [K Q] as one matrix reaches the best margin in the numerical radius of W = K Qᵀ.
 
     Setting as above, with one head. Wanted: a median limit of the shares ≥ 0.92.
@@ -55,7 +54,7 @@ def muon_on_keys_with_queries_maximises_the_numerical_radius_margin(
 @conjecture(removed="the matrix of all heads: every head is judged by its own", twin={"judged": "apart"})
 def muon_on_heads_side_by_side_maximises_the_margin_of_their_matrix(
     seed: int, judged: str = "side by side"
-) -> att.Verdict:
+) -> Verdict:
     """Exact Muon on [W_1 W_2] as one matrix reaches the best joint margin in its spectral norm.
 
     Setting as above, from zero. Wanted: a median limit of the shares ≥ 0.92.
@@ -66,9 +65,7 @@ def muon_on_heads_side_by_side_maximises_the_margin_of_their_matrix(
 
 
 @fact(removed="heads that fill the space: d is four times as large", twin={"d": 32})
-def a_head_with_a_small_gradient_starves_where_the_others_fill_the_space(
-    seed: int, d: int = 8
-) -> att.Verdict:
+def a_head_with_a_small_gradient_starves_where_the_others_fill_the_space(seed: int, d: int = 8) -> Verdict:
     """In an exact Muon step on fused heads with heads · width > d, a small head gets its gradient's share.
 
     Four heads of width 4, Gaussian gradients in R^d, one of them times 0.001. Wanted: the length of its
@@ -77,13 +74,13 @@ def a_head_with_a_small_gradient_starves_where_the_others_fill_the_space(
     G = np.random.default_rng(seed).standard_normal((4, 4, d))
     G[0] *= 1e-3
     update = att.spectral.steepest(G.reshape(16, d))[:4]
-    return att.judge(
+    return judge(
         "a small head starves in a fused step",
-        att.at_most("share of a step of its own", np.linalg.norm(update) / 2, 0.01),
+        at_most("share of a step of its own", np.linalg.norm(update) / 2, 0.01),
     )
 
 
-def _judge(what: str, seed: int, layout: att.HeadLayout, judged: att.HeadLayout) -> att.Verdict:
+def _judge(what: str, seed: int, layout: att.HeadLayout, judged: att.HeadLayout) -> Verdict:
     norm, limits = programs.HeadsNorm(judged), []
     for run in _heads(seed, layout).settled_runs():
         solution = programs.max_margin_of_heads(run.tokens, run.attention[-1].argmax(-1), norm)

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.stacked_attention import Layer, forward, train
@@ -93,19 +94,19 @@ def _trained(seed: int, depth: int, residual: bool, apart: bool = False) -> tupl
     return W, forward(tokens, W, residual)
 
 
-def _hierarchy(seed: int, depth: int, residual: bool, read: bool, least: float) -> att.Verdict:
+def _hierarchy(seed: int, depth: int, residual: bool, read: bool, least: float) -> Verdict:
     W, layers = _trained(seed, depth, residual)
     needed = read_queries(layers, residual)
     ratios = margin_ratios(W, layers, needed if read else [np.ones_like(one) for one in needed])
-    return att.judge(
+    return judge(
         "each layer has the best margin of the queries that the layers above read",
         *(
-            att.at_least(f"median margin ratio of layer {k + 1}", np.median(ratios[:, k]), least)
+            at_least(f"median margin ratio of layer {k + 1}", np.median(ratios[:, k]), least)
             for k in range(depth)
         ),
-        att.at_least("share of layers above 0.8", (ratios > 0.8).mean(), 0.9),
-        att.reported("share of queries of layer 1 that are read", needed[0].mean()),
-        att.reported("share of tokens that the last layer reads", (layers[-1].attention > READ).mean()),
+        at_least("share of layers above 0.8", (ratios > 0.8).mean(), 0.9),
+        reported("share of queries of layer 1 that are read", needed[0].mean()),
+        reported("share of tokens that the last layer reads", (layers[-1].attention > READ).mean()),
     )
 
 
@@ -115,7 +116,7 @@ def _hierarchy(seed: int, depth: int, residual: bool, read: bool, least: float) 
     removed="only queries that are read ask for a margin: all tokens of layer 1 do",
     twin={"read": False},
 )
-def two_layers_trained_together_solve_two_programs(seed: int, read: bool = True) -> att.Verdict:
+def two_layers_trained_together_solve_two_programs(seed: int, read: bool = True) -> Verdict:
     """Two attention layers trained together by gradient descent tend to two max-margin programs: layer 1 to
     that of the queries that layer 2 reads, layer 2 to that of the outputs it reads against the others.
 
@@ -132,7 +133,7 @@ def two_layers_trained_together_solve_two_programs(seed: int, read: bool = True)
     removed="only queries that are read ask for a margin: all tokens of every layer do",
     twin={"read": False},
 )
-def three_layers_with_a_residual_stream_solve_three_programs(seed: int, read: bool = True) -> att.Verdict:
+def three_layers_with_a_residual_stream_solve_three_programs(seed: int, read: bool = True) -> Verdict:
     """Three attention layers with a residual stream, trained together, tend to three max-margin programs:
     each of the queries that the layers above read.
 
@@ -148,7 +149,7 @@ def three_layers_with_a_residual_stream_solve_three_programs(seed: int, read: bo
     removed="one step for both layers: each takes steps of length one",
     twin={"apart": True},
 )
-def layers_trained_together_share_one_margin(seed: int, apart: bool = False) -> att.Verdict:
+def layers_trained_together_share_one_margin(seed: int, apart: bool = False) -> Verdict:
     """Both layers end with the same least margin, so that a layer is as long as its program is hard.
 
     One step over all layers solves min Σ ‖W_l‖² with margin 1 in every row of every layer: the sum of the
@@ -159,9 +160,9 @@ def layers_trained_together_share_one_margin(seed: int, apart: bool = False) -> 
     least, lengths = least_margins(W, layers, read_queries(layers)), np.linalg.norm(W, axis=(-2, -1))
     asking = np.isfinite(least).all(-1)  # a layer that reads all tokens asks for nothing
     off = np.abs(least[asking, 0] / least[asking, 1] - 1)
-    return att.judge(
+    return judge(
         "the layers share one least margin",
-        att.at_most("median |ratio of least margins − 1|", np.median(off), 0.03),
-        att.at_least("share of draws within 0.1", (off <= 0.1).mean(), 0.85),
-        att.reported("median ‖W_1‖ / ‖W_2‖", np.median(lengths[:, 0] / lengths[:, 1])),
+        at_most("median |ratio of least margins − 1|", np.median(off), 0.03),
+        at_least("share of draws within 0.1", (off <= 0.1).mean(), 0.85),
+        reported("median ‖W_1‖ / ‖W_2‖", np.median(lengths[:, 0] / lengths[:, 1])),
     )

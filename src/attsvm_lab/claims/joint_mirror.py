@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
+from attsvm.comparison.verdict import divergence
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -22,7 +24,7 @@ STARTS = 64
 
 
 @claim(f"{REFERENCE}, experiment B", "code", removed="the start v = 0", twin={"zero": False})
-def joint_mirror_descent_selects_the_published_tokens(seed: int, zero: bool = True) -> att.Verdict:
+def joint_mirror_descent_selects_the_published_tokens(seed: int, zero: bool = True) -> Verdict:
     """Joint normalised mirror descent on W and v from zero selects (1, 0), (1, 0), (0, 0) for p = 1.75, 2, 3.
 
     The paper's two inputs with noise 0.02 per seed. Wanted: these tokens, and W within divergence 0.001
@@ -35,10 +37,10 @@ def joint_mirror_descent_selects_the_published_tokens(seed: int, zero: bool = Tr
         path = joint_run(tokens, v, p)
         agreed = (path.selected.argmax(-1) == published).mean()
         evidence += [
-            att.at_least(f"published tokens, p = {p:g}", agreed, 1.0),
-            att.at_most(f"divergence of W, p = {p:g}", _away(path, p), 1e-3),
+            at_least(f"published tokens, p = {p:g}", agreed, 1.0),
+            at_most(f"divergence of W, p = {p:g}", _away(path, p), 1e-3),
         ]
-    return att.judge("the joint runs select the published tokens", *evidence)
+    return judge("the joint runs select the published tokens", *evidence)
 
 
 def joint_run(tokens: att.Tokens, v: Float, p: float, record: Sequence[int] = (10,)) -> att.Path:
@@ -55,7 +57,7 @@ def joint_run(tokens: att.Tokens, v: Float, p: float, record: Sequence[int] = (1
     removed="the minimum over the balls: a descent instead",
     twin=lambda seed: _joint_descent_finds_the_tokens_of_largest_label_margin(seed),
 )
-def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Verdict:
+def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdict:
     """The joint path over ‖v‖ ≤ r, ‖W‖ ≤ R tends to (v_mm, W_mm) of the tokens with the largest label margin.
 
     p = 2, the paper's two inputs with noise 0.0003 per seed, r = R = 100; both examples support the head.
@@ -75,7 +77,7 @@ def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Ve
     return _joint_limit(path)
 
 
-def _joint_descent_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Verdict:
+def _joint_descent_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdict:
     rule = att.mirror(2.0, 0.1)
     path = att.train(
         _perturbed(seed, 3e-4),
@@ -88,17 +90,17 @@ def _joint_descent_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Ve
     return _joint_limit(path)
 
 
-def _joint_limit(path: att.Path) -> att.Verdict:
+def _joint_limit(path: att.Path) -> Verdict:
     assert path.v is not None
     head = att.label_svm(path.tokens, path.selected)
     weight = solved(path.tokens, path.selected)
     every = [att.label_svm(path.tokens, s.selected).margin for s in att.selections(path.tokens)]
     euclidean = att.Entrywise(2)
-    return att.judge(
+    return judge(
         "the joint path tends to the pair of programs of largest label margin",
-        att.at_least("label margin over the largest", head.margin / max(every), 1.0 - 1e-9),
-        att.at_most("1 − cosine of v", att.divergence(path.v[..., None], head.W, euclidean)[-1], 1e-4),
-        att.at_most("1 − cosine of W", att.divergence(path.W, weight.W, euclidean)[-1], 1e-4),
+        at_least("label margin over the largest", head.margin / max(every), 1.0 - 1e-9),
+        at_most("1 − cosine of v", divergence(path.v[..., None], head.W, euclidean)[-1], 1e-4),
+        at_most("1 − cosine of W", divergence(path.W, weight.W, euclidean)[-1], 1e-4),
         given={"both examples support the head": bool(head.support.any(-1).all())},
     )
 
@@ -113,4 +115,4 @@ def _perturbed(seed: int, noise: float) -> att.Tokens:
 def _away(path: att.Path, p: float) -> float:
     """Directional divergence of W to the lp program of the tokens the run attends to."""
     norm = att.Entrywise(p)
-    return float(att.divergence(path.W, solved(path.tokens, path.selected, norm).W, norm)[-1])
+    return float(divergence(path.W, solved(path.tokens, path.selected, norm).W, norm)[-1])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 import attsvm as att
+from attsvm.comparison.evidence import Evidence, Verdict, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.joint_mirror import REFERENCE as MIRROR
@@ -218,11 +219,11 @@ def _path(seed: int, size: Size, tight: bool, p: float, ratio: float) -> att.Pat
     )
 
 
-def _near(what: str, path: Float, program: att.Solution) -> list[att.Evidence]:
+def _near(what: str, path: Float, program: att.Solution) -> list[Evidence]:
     off = 1 - att.cosine(path, program.W)
     return [
-        att.at_most(f"1 − cosine of {what}", off[-1], NEAR),
-        att.at_most(f"the same of {what}, beside a tenth of the radius", off[-1] / off[-2], FALL),
+        at_most(f"1 − cosine of {what}", off[-1], NEAR),
+        at_most(f"the same of {what}, beside a tenth of the radius", off[-1] / off[-2], FALL),
     ]
 
 
@@ -235,7 +236,7 @@ def _near(what: str, path: Float, program: att.Solution) -> list[att.Evidence]:
     removed="Assumption C: leaking attention costs label margin of every input",
     twin={"tight": False},
 )
-def head_and_prompt_find_their_max_margins_at_any_ratio(seed: int, tight: bool = True) -> att.Verdict:
+def head_and_prompt_find_their_max_margins_at_any_ratio(seed: int, tight: bool = True) -> Verdict:
     """The smallest loss over ‖v‖ ≤ r, ‖p‖ ≤ R has v/r → v^mm and p/R → p^mm(α) for every ratio of the radii.
 
     Hypotheses: logistic loss, p^mm(α) exists, every input supports the head, α has the largest label margin
@@ -249,7 +250,7 @@ def head_and_prompt_find_their_max_margins_at_any_ratio(seed: int, tight: bool =
         assert path.v is not None
         evidence += _near(f"the head, r = {ratio:g} R", path.v[..., None], pair.head)
         evidence += _near(f"the prompt, r = {ratio:g} R", path.W, pair.prompt)
-    return att.judge("v/r → v^mm and p/R → p^mm", *evidence)
+    return judge("v/r → v^mm and p/R → p^mm", *evidence)
 
 
 @claim(
@@ -258,7 +259,7 @@ def head_and_prompt_find_their_max_margins_at_any_ratio(seed: int, tight: bool =
     removed="the head's radius is far larger",
     twin={"far": False},
 )
-def inputs_with_label_margin_to_spare_drop_out_at_a_finite_ratio(seed: int, far: bool = True) -> att.Verdict:
+def inputs_with_label_margin_to_spare_drop_out_at_a_finite_ratio(seed: int, far: bool = True) -> Verdict:
     """If some inputs do not support the head, p/R → p^relax for every r/R above a finite ratio: margin 1
     where the input supports the head, only the right order elsewhere.
 
@@ -270,12 +271,12 @@ def inputs_with_label_margin_to_spare_drop_out_at_a_finite_ratio(seed: int, far:
     relaxed = pair.relaxed
     path = _path(seed, LARGE, False, 2.0, pair.far_enough() if far else pair.half_way())
     assert path.v is not None
-    return att.judge(
+    return judge(
         "p/R → p^relax",
         *_near("the head", path.v[..., None], pair.head),
         *_near("the prompt", path.W, relaxed),
-        att.reported("cosine of p^mm and p^relax", att.cosine(pair.prompt.W[None], relaxed.W)[0]),
-        att.reported("r/R", pair.far_enough()),
+        reported("cosine of p^mm and p^relax", att.cosine(pair.prompt.W[None], relaxed.W)[0]),
+        reported("r/R", pair.far_enough()),
     )
 
 
@@ -287,7 +288,7 @@ def inputs_with_label_margin_to_spare_drop_out_at_a_finite_ratio(seed: int, far:
 )
 def at_any_size_the_ratio_of_the_radii_decides_how_far_the_program_relaxes(
     seed: int, knows_ratio: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """With r = ρR the prompt tends to the direction that maximises min_i (m_i + ρ (Γ_i − Γ)), for any number
     of inputs with any label margins.
 
@@ -297,11 +298,11 @@ def at_any_size_the_ratio_of_the_radii_decides_how_far_the_program_relaxes(
     rho = pair.half_way()
     target = pair.of_ratio(rho) if knows_ratio else pair.relaxed
     path = _path(seed, LARGE, False, 2.0, rho)
-    return att.judge(
+    return judge(
         "the limit of r = ρR",
         *_near("the prompt", path.W, target),
-        att.reported("cosine to p^mm", att.cosine(path.W, pair.prompt.W)[-1]),
-        att.reported("cosine to p^relax", att.cosine(path.W, pair.relaxed.W)[-1]),
+        reported("cosine to p^mm", att.cosine(path.W, pair.prompt.W)[-1]),
+        reported("cosine to p^relax", att.cosine(path.W, pair.relaxed.W)[-1]),
     )
 
 
@@ -311,7 +312,7 @@ def at_any_size_the_ratio_of_the_radii_decides_how_far_the_program_relaxes(
     removed="the norm of the balls: the programs are Euclidean",
     twin={"euclidean": True},
 )
-def the_joint_path_in_lp_finds_the_lp_programs(seed: int, euclidean: bool = False) -> att.Verdict:
+def the_joint_path_in_lp_finds_the_lp_programs(seed: int, euclidean: bool = False) -> Verdict:
     """Over ‖v‖_p ≤ r, ‖p‖_p ≤ R head and prompt tend to their lp programs: to v_mm and p_mm where every input
     supports the head, else to the lp program of the ratio r/R.
 
@@ -327,7 +328,7 @@ def the_joint_path_in_lp_finds_the_lp_programs(seed: int, euclidean: bool = Fals
             programs = pair_of(pair.tokens, pair.selected, att.frobenius) if euclidean else pair
             evidence += _near(f"the head, {name}, p = {p:g}", path.v[..., None], programs.head)
             evidence += _near(f"the prompt, {name}, p = {p:g}", path.W, programs.of_ratio(rho))
-    return att.judge("the joint lp path tends to the lp programs", *evidence)
+    return judge("the joint lp path tends to the lp programs", *evidence)
 
 
 # ---------------------------------------------------------------------- descent
@@ -339,9 +340,7 @@ def the_joint_path_in_lp_finds_the_lp_programs(seed: int, euclidean: bool = Fals
     removed="label margin to spare relaxes the program",
     twin={"relaxes": False},
 )
-def joint_descent_from_zero_follows_the_program_of_its_own_ratio(
-    seed: int, relaxes: bool = True
-) -> att.Verdict:
+def joint_descent_from_zero_follows_the_program_of_its_own_ratio(seed: int, relaxes: bool = True) -> Verdict:
     """Head and prompt trained together from zero by normalised mirror descent tend to the lp programs of the
     tokens that they select: the head to the label SVM, the prompt to the program of ρ = ‖v‖/‖p‖.
 
@@ -356,14 +355,12 @@ def joint_descent_from_zero_follows_the_program_of_its_own_ratio(
         head, *both = np.median(judged, axis=0) if len(judged) else np.ones(5)
         before, after = both[:2] if relaxes else both[2:]
         evidence += [
-            att.at_most(f"1 − cosine of the head, p = {p:g}", head, 0.01 if p > 2 else 5e-4),
-            att.at_most(f"1 − cosine of the prompt, p = {p:g}", after, 0.02 if p > 2 else 5e-4),
-            att.at_most(
-                f"the same, beside half of the steps, p = {p:g}", after / before, 0.8 if p > 2 else 0.45
-            ),
-            att.reported(f"draws, p = {p:g}", len(judged)),
+            at_most(f"1 − cosine of the head, p = {p:g}", head, 0.01 if p > 2 else 5e-4),
+            at_most(f"1 − cosine of the prompt, p = {p:g}", after, 0.02 if p > 2 else 5e-4),
+            at_most(f"the same, beside half of the steps, p = {p:g}", after / before, 0.8 if p > 2 else 0.45),
+            reported(f"draws, p = {p:g}", len(judged)),
         ]
-    return att.judge("joint descent tends to the program of its ratio", *evidence)
+    return judge("joint descent tends to the program of its ratio", *evidence)
 
 
 @lru_cache(maxsize=3)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -71,7 +72,7 @@ def _shrinking(step: Float) -> Float:
     removed="wide tokens: not every class token supports the head",
     twin={"d": NARROW},
 )
-def head_and_weight_trained_together_find_both_margins(seed: int, d: int = WIDE) -> att.Verdict:
+def head_and_weight_trained_together_find_both_margins(seed: int, d: int = WIDE) -> Verdict:
     """Trained together by normalised steps, the weight tends to W_mm of the class tokens and the head to the
     max-margin head of these.
 
@@ -84,14 +85,14 @@ def head_and_weight_trained_together_find_both_margins(seed: int, d: int = WIDE)
     """
     run, classes = joint_run(seed, d, 0.0)
     share, head = run.share(selected=classes), att.label_svm(run.tokens, classes)
-    return att.judge(
+    return judge(
         "head and weight find both margins",
-        att.at_least("share of class tokens", (run.path.selected == classes).mean(), 1.0),
-        att.at_least("margin ratio of the weight", share, 0.99),
-        att.at_most("the same, from above", share, 1 + 1e-9),
-        att.at_least("cosine to W_mm", 1 - run.off(selected=classes)[-1], 0.9999),
-        att.at_least("margin ratio of the head", head_share(run.path, classes)[-1], 0.997),
-        att.reported("share of label supports", att.label_support(head).mean()),
+        at_least("share of class tokens", (run.path.selected == classes).mean(), 1.0),
+        at_least("margin ratio of the weight", share, 0.99),
+        at_most("the same, from above", share, 1 + 1e-9),
+        at_least("cosine to W_mm", 1 - run.off(selected=classes)[-1], 0.9999),
+        at_least("margin ratio of the head", head_share(run.path, classes)[-1], 0.997),
+        reported("share of label supports", att.label_support(head).mean()),
     )
 
 
@@ -101,7 +102,7 @@ def head_and_weight_trained_together_find_both_margins(seed: int, d: int = WIDE)
     removed="steps that shrink like t^(−2/3)",
     twin={"power": 0.0},
 )
-def the_joint_loss_falls_like_the_exponential_of_a_cube_root(seed: int, power: float = POWER) -> att.Verdict:
+def the_joint_loss_falls_like_the_exponential_of_a_cube_root(seed: int, power: float = POWER) -> Verdict:
     """Head and weight trained together, the loss falls like e^(−c t^(1/3)), and the head's margin tends to
     the best one like one over the logarithm of the loss.
 
@@ -118,11 +119,11 @@ def the_joint_loss_falls_like_the_exponential_of_a_cube_root(seed: int, power: f
     c = 3 * FIRST * float(att.label_svm(run.tokens, classes).margin)
     slope = -np.polyfit(root, log_loss, 1)[0]
     gap = programs.fit_rate(head_length(path)[late], 1 - head_share(path, classes)[late], last=100)
-    return att.judge(
+    return judge(
         "the joint loss falls like e^(−c t^(1/3))",
-        att.at_least("R² of log L against t^(1/3)", r2(root, log_loss), 0.9999),
-        att.at_least("slope over the derived c", slope / c, 0.98),
-        att.at_most("the same, from above", slope / c, 1.02),
-        att.at_most("exponent of the head's margin gap in its length", gap.exponent, -0.7),
-        att.at_least("the same, from below", gap.exponent, -1.5),
+        at_least("R² of log L against t^(1/3)", r2(root, log_loss), 0.9999),
+        at_least("slope over the derived c", slope / c, 0.98),
+        at_most("the same, from above", slope / c, 1.02),
+        at_most("exponent of the head's margin gap in its length", gap.exponent, -0.7),
+        at_least("the same, from below", gap.exponent, -1.5),
     )

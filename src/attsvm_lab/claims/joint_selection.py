@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
@@ -85,7 +86,7 @@ def _joint_path(tokens: att.Tokens, radii: Float, ratio: float) -> att.Path:
     removed="Assumption C: leaking attention costs label margin",
     twin={"tight": False},
 )
-def head_and_prompt_both_find_their_max_margin(seed: int, tight: bool = True) -> att.Verdict:
+def head_and_prompt_both_find_their_max_margin(seed: int, tight: bool = True) -> Verdict:
     """The smallest loss over ‖v‖ ≤ r, ‖p‖ ≤ R has v/r → v^mm and p/R → p^mm(α) as r, R → ∞.
 
     Hypotheses: logistic loss, p^mm(α) exists, the label-margin assumption: attention that leaks away from
@@ -98,11 +99,11 @@ def head_and_prompt_both_find_their_max_margin(seed: int, tight: bool = True) ->
     head, mm = att.label_svm(tokens, CHOSEN), solved(tokens, CHOSEN)
     path = _joint_path(tokens, np.linalg.norm(mm.W) * np.array([10.0, 100.0]), 1.0)
     assert path.v is not None
-    return att.judge(
+    return judge(
         "v/r → v^mm and p/R → p^mm",
-        att.at_least("cosine of the head", att.cosine(path.v[..., None], head.W)[-1], 0.999),
-        att.at_least("cosine of the prompt", att.cosine(path.W, mm.W)[-1], 0.999),
-        att.reported("ν, at most", programs.leakage_cost(tokens, CHOSEN, starts=20, seed=seed)),
+        at_least("cosine of the head", att.cosine(path.v[..., None], head.W)[-1], 0.999),
+        at_least("cosine of the prompt", att.cosine(path.W, mm.W)[-1], 0.999),
+        reported("ν, at most", programs.leakage_cost(tokens, CHOSEN, starts=20, seed=seed)),
     )
 
 
@@ -114,7 +115,7 @@ def head_and_prompt_both_find_their_max_margin(seed: int, tight: bool = True) ->
 )
 def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(
     seed: int, ratio: float = 10.0
-) -> att.Verdict:
+) -> Verdict:
     """If some inputs do not support the head and r grows before R, p/R → p^relax: margin 1 where the
     input supports the head, only the right order elsewhere.
 
@@ -127,10 +128,10 @@ def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(
     tokens = loose_problem(seed)
     relax = relaxed(tokens)
     path = _joint_path(tokens, np.linalg.norm(relax.W) * np.array([10.0, 100.0]), ratio)
-    return att.judge(
+    return judge(
         "p/R → p^relax",
-        att.at_least("cosine to p^relax", att.cosine(path.W, relax.W)[-1], 0.9995),
-        att.reported("cosine to p^mm", att.cosine(path.W, solved(tokens, CHOSEN).W)[-1]),
+        at_least("cosine to p^relax", att.cosine(path.W, relax.W)[-1], 0.9995),
+        reported("cosine to p^mm", att.cosine(path.W, solved(tokens, CHOSEN).W)[-1]),
     )
 
 
@@ -142,7 +143,7 @@ def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(
 )
 def the_ratio_of_the_two_radii_decides_how_far_the_program_relaxes(
     seed: int, knows_ratio: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """With r = ρR the prompt tends to the direction that maximises min_i (m_i + ρ (Γ_i − Γ)), m_i the
     margin of input i and Γ_i its label margin: p^mm for ρ → 0, p^relax for ρ → ∞.
 
@@ -154,11 +155,11 @@ def the_ratio_of_the_two_radii_decides_how_far_the_program_relaxes(
     rho = _half_way(tokens)
     target = program_of_ratio(tokens, rho) if knows_ratio else relaxed(tokens)
     path = _joint_path(tokens, np.linalg.norm(target.W) * np.array([10.0, 100.0, 300.0]), rho)
-    return att.judge(
+    return judge(
         "the limit of r = ρR",
-        att.at_least("cosine to the program of ρ", att.cosine(path.W, target.W)[-1], 0.9999),
-        att.reported("cosine to p^mm", att.cosine(path.W, solved(tokens, CHOSEN).W)[-1]),
-        att.reported("cosine to p^relax", att.cosine(path.W, relaxed(tokens).W)[-1]),
+        at_least("cosine to the program of ρ", att.cosine(path.W, target.W)[-1], 0.9999),
+        reported("cosine to p^mm", att.cosine(path.W, solved(tokens, CHOSEN).W)[-1]),
+        reported("cosine to p^relax", att.cosine(path.W, relaxed(tokens).W)[-1]),
     )
 
 
@@ -190,7 +191,7 @@ def _half_way(tokens: att.Tokens) -> float:
     removed="the program knows the ratio of the lengths",
     twin=lambda seed: _descent_without_the_ratio(seed),
 )
-def joint_gradient_descent_follows_the_program_of_its_own_ratio(seed: int) -> att.Verdict:
+def joint_gradient_descent_follows_the_program_of_its_own_ratio(seed: int) -> Verdict:
     """Normalised gradient descent on head and prompt together tends to the program of ρ = ‖v‖/‖p‖, the
     ratio of the lengths that it reaches.
 
@@ -204,7 +205,7 @@ def joint_gradient_descent_follows_the_program_of_its_own_ratio(seed: int) -> at
     return _descent_limit(run, program_of_ratio(tokens, rho), rho)
 
 
-def _descent_without_the_ratio(seed: int) -> att.Verdict:
+def _descent_without_the_ratio(seed: int) -> Verdict:
     tokens = loose_problem(seed)
     return _descent_limit(_joint_descent(tokens), solved(tokens, CHOSEN), 0.0)
 
@@ -215,7 +216,7 @@ def _descent_without_the_ratio(seed: int) -> att.Verdict:
     removed="margin to spare relaxes the program",
     twin=lambda seed: _descent_without_the_ratio(seed),
 )
-def joint_gradient_descent_follows_the_relaxed_program(seed: int) -> att.Verdict:
+def joint_gradient_descent_follows_the_relaxed_program(seed: int) -> Verdict:
     """Normalised gradient descent on head and prompt together tends to p^relax where an input has label
     margin to spare.
 
@@ -227,13 +228,13 @@ def joint_gradient_descent_follows_the_relaxed_program(seed: int) -> att.Verdict
     return _descent_limit(_joint_descent(tokens), relaxed(tokens), np.inf)
 
 
-def _descent_limit(run: att.Path, target: att.Solution, rho: float) -> att.Verdict:
-    return att.judge(
+def _descent_limit(run: att.Path, target: att.Solution, rho: float) -> Verdict:
+    return judge(
         "joint gradient descent tends to the program of a ratio",
-        att.at_least("cosine to the program", att.cosine(run.W, target.W)[-1], 0.9998),
-        att.reported("ρ of the program", rho),
-        att.reported("cosine to p^mm", att.cosine(run.W, solved(run.tokens, CHOSEN).W)[-1]),
-        att.reported("cosine to p^relax", att.cosine(run.W, relaxed(run.tokens).W)[-1]),
+        at_least("cosine to the program", att.cosine(run.W, target.W)[-1], 0.9998),
+        reported("ρ of the program", rho),
+        reported("cosine to p^mm", att.cosine(run.W, solved(run.tokens, CHOSEN).W)[-1]),
+        reported("cosine to p^relax", att.cosine(run.W, relaxed(run.tokens).W)[-1]),
     )
 
 

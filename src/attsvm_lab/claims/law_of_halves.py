@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Evidence, Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.transformers_setup import draws
@@ -48,7 +49,7 @@ DIAGONALS: dict[float, tuple[float, int]] = {
 
 
 @conjecture(removed="the halving: judged in the norm of the steps, Frobenius", twin={"norm": att.frobenius})
-def factors_reach_the_nuclear_margin(seed: int, norm: att.Norm = att.nuclear) -> att.Verdict:
+def factors_reach_the_nuclear_margin(seed: int, norm: att.Norm = att.nuclear) -> Verdict:
     """Normalised gradient descent on K and on Q, Schatten 2, reaches the best nuclear margin of its tokens.
 
     Four draws of sphere(4, 4, 8), logistic loss, K and Q normalised apart, 30,000 steps of 0.01. Wanted:
@@ -62,7 +63,7 @@ def factors_reach_the_nuclear_margin(seed: int, norm: att.Norm = att.nuclear) ->
 
 
 @conjecture(removed="the halving: judged in the spectral norm", twin={"norm": att.spectral})
-def factors_reach_the_frobenius_margin(seed: int, norm: att.Norm = att.frobenius) -> att.Verdict:
+def factors_reach_the_frobenius_margin(seed: int, norm: att.Norm = att.frobenius) -> Verdict:
     """Steepest descent in Schatten 4 on K and on Q reaches the best Frobenius margin of its tokens, as if W
     itself were trained by gradient descent.
 
@@ -73,7 +74,7 @@ def factors_reach_the_frobenius_margin(seed: int, norm: att.Norm = att.frobenius
 
 
 @conjecture(removed="the halving: judged in the Frobenius norm", twin={"norm": att.frobenius})
-def factors_reach_the_spectral_margin(seed: int, norm: att.Norm = att.spectral) -> att.Verdict:
+def factors_reach_the_spectral_margin(seed: int, norm: att.Norm = att.spectral) -> Verdict:
     """Spectral descent on K and on Q, Muon's exact direction, reaches the best spectral margin of its tokens.
 
     Setting as above, 7,000 steps of 0.007. The ratio r(t) to the best margin closes like 1/t, so that its
@@ -86,17 +87,17 @@ def factors_reach_the_spectral_margin(seed: int, norm: att.Norm = att.spectral) 
     of one, and four undone: at 0.994 where lr² t = 0.5, and at 0.91 to 0.97 where it is 1. Here it is 0.34.
     """
     runs = factors(seed, math.inf, *SETTLED)
-    return att.judge(
+    return judge(
         f"spectral steps on K and Q reach the best {norm} margin",
-        att.at_least(f"least limit of the {norm} margin ratio", runs.limit(norm).min(), ENOUGH),
-        att.at_most("the same, median from above", np.median(runs.limit(norm)), ABOVE),
+        at_least(f"least limit of the {norm} margin ratio", runs.limit(norm).min(), ENOUGH),
+        at_most("the same, median from above", np.median(runs.limit(norm)), ABOVE),
         *_below_in_others(runs, norm),
-        att.reported(f"least {norm} margin ratio", runs.share(norm).min()),
+        reported(f"least {norm} margin ratio", runs.share(norm).min()),
     )
 
 
 @conjecture(removed="the halving: judged in the Schatten norms of the steps", twin={"factor": 1.0})
-def schatten_steps_on_factors_maximise_the_margin_of_half_p(seed: int, factor: float = 0.5) -> att.Verdict:
+def schatten_steps_on_factors_maximise_the_margin_of_half_p(seed: int, factor: float = 0.5) -> Verdict:
     """Steepest descent in Schatten(p) on K and on Q reaches the best Schatten(p/2) margin of its tokens, for
     p = 3, 6 and 8.
 
@@ -109,33 +110,33 @@ def schatten_steps_on_factors_maximise_the_margin_of_half_p(seed: int, factor: f
     for p in (3.0, 6.0, 8.0):
         norm, runs = att.Schatten(factor * p), factors(seed, p, *FACTORS[p])
         steps = f"margin ratio of Schatten {p:g} steps"
-        evidence.append(att.at_least(f"least {norm} {steps}", runs.share(norm).min(), ENOUGH))
+        evidence.append(at_least(f"least {norm} {steps}", runs.share(norm).min(), ENOUGH))
         for beside in (att.nuclear, att.spectral):
             of_program = 1 / beside.value(runs.solution(norm).W) / runs.solution(beside).margin
             off = np.median(np.abs(runs.share(beside) - of_program))
-            evidence.append(att.at_most(f"{beside} {steps}, off the program's", off, 0.02))
-    return att.judge(
+            evidence.append(at_most(f"{beside} {steps}, off the program's", off, 0.02))
+    return judge(
         "steps in Schatten(p) on K and Q reach the best Schatten(p/2) margin",
         *evidence,
     )
 
 
 @conjecture(removed="a width that is enough: K and Q have one column", twin={"width": 1})
-def factors_as_wide_as_the_inputs_are_many_suffice(seed: int, width: int = SIZE[0]) -> att.Verdict:
+def factors_as_wide_as_the_inputs_are_many_suffice(seed: int, width: int = SIZE[0]) -> Verdict:
     """K and Q of width min(n, d, e) reach the best margin: wider ones have nothing to add.
 
     Schatten 4 and the Frobenius program, setting as above with 5,000 steps of 0.014; width 4 of 8. Wanted:
     least margin ratio ≥ 0.98. Medians of 40 draws at width 1, 2, 3, 4, 8: 0.53, 0.86, 0.97, 0.998, 0.999.
     """
     ratio = factors(seed, 4.0, 0.014, 5_000, width).share(att.frobenius)
-    return att.judge(
+    return judge(
         f"K and Q of width {width} reach the best Frobenius margin",
-        att.at_least("least Frobenius margin ratio", ratio.min(), ENOUGH),
+        at_least("least Frobenius margin ratio", ratio.min(), ENOUGH),
     )
 
 
 @conjecture(removed="the harmonic sum: judged in the arithmetic mean", twin={"harmonic": False})
-def two_norms_of_the_factors_lead_to_their_harmonic_sum(seed: int, harmonic: bool = True) -> att.Verdict:
+def two_norms_of_the_factors_lead_to_their_harmonic_sum(seed: int, harmonic: bool = True) -> Verdict:
     """Steps in Schatten(p_K) on K and Schatten(p_Q) on Q reach the best Schatten(r) margin of their tokens,
     1/r = 1/p_K + 1/p_Q.
 
@@ -150,8 +151,8 @@ def two_norms_of_the_factors_lead_to_their_harmonic_sum(seed: int, harmonic: boo
         norm = att.Factored(steps).closed if harmonic else att.Schatten((p_K + p_Q) / 4)
         assert norm is not None
         name = f"least {norm} margin ratio of Schatten ({p_K:g}, {p_Q:g}) steps"
-        evidence.append(att.at_least(name, runs.share(norm).min(), ENOUGH))
-    return att.judge("steps in two norms reach the margin of their harmonic sum", *evidence)
+        evidence.append(at_least(name, runs.share(norm).min(), ENOUGH))
+    return judge("steps in two norms reach the margin of their harmonic sum", *evidence)
 
 
 def factors(seed: int, p: float, lr: float, steps: int, width: int | None = None) -> Experiment:
@@ -161,24 +162,24 @@ def factors(seed: int, p: float, lr: float, steps: int, width: int | None = None
     return Experiment(tokens, v, att.steepest(att.Schatten(p), lr), steps, weight)
 
 
-def _reached(runs: Experiment, steps: str, norm: att.Norm) -> att.Verdict:
-    return att.judge(
+def _reached(runs: Experiment, steps: str, norm: att.Norm) -> Verdict:
+    return judge(
         f"steps in {steps} on K and Q reach the best {norm} margin",
-        att.at_least(f"least {norm} margin ratio", runs.share(norm).min(), ENOUGH),
+        at_least(f"least {norm} margin ratio", runs.share(norm).min(), ENOUGH),
         *_below_in_others(runs, norm),
     )
 
 
-def _below_in_others(runs: Experiment, norm: att.Norm) -> list[att.Evidence]:
+def _below_in_others(runs: Experiment, norm: att.Norm) -> list[Evidence]:
     others = [other for other in NORMS if other != norm]
-    return [att.at_most(f"median {one} margin ratio", np.median(runs.share(one)), OTHERS) for one in others]
+    return [at_most(f"median {one} margin ratio", np.median(runs.share(one)), OTHERS) for one in others]
 
 
 # ---------------------------------------------------------------------- diagonal factors
 
 
 @conjecture(removed="the halving: judged in the lp norm of the steps", twin={"factor": 1.0})
-def lp_steps_on_diagonals_maximise_the_margin_of_half_p(seed: int, factor: float = 0.5) -> att.Verdict:
+def lp_steps_on_diagonals_maximise_the_margin_of_half_p(seed: int, factor: float = 0.5) -> Verdict:
     """Steepest descent in lp on k and q, W = diag(k ⊙ q), reaches the best l(p/2) margin of the diagonal, for
     p = 3, 4, 6 and 8.
 
@@ -195,7 +196,7 @@ def lp_steps_on_diagonals_maximise_the_margin_of_half_p(seed: int, factor: float
     removed="the halving: both judged in the l2 norm",
     twin=lambda seed: _diagonals(seed, {2.0: 2.0, math.inf: 2.0}, count=8, least=False),
 )
-def gd_and_sign_on_diagonals_maximise_the_l1_and_the_max_margin(seed: int) -> att.Verdict:
+def gd_and_sign_on_diagonals_maximise_the_l1_and_the_max_margin(seed: int) -> Verdict:
     """Normalised gradient descent on k and q reaches the best l1 margin of k ⊙ q, sign descent the best l∞
     margin.
 
@@ -215,7 +216,7 @@ def steps_on_diagonals(tokens: att.Tokens, v: Float, p: float) -> Experiment:
     return Experiment(tokens, v, att.steepest(att.Entrywise(p), lr), steps, att.Diagonal(2), start)
 
 
-def _diagonals(seed: int, judged: dict[float, float], count: int = DRAWS, least: bool = True) -> att.Verdict:
+def _diagonals(seed: int, judged: dict[float, float], count: int = DRAWS, least: bool = True) -> Verdict:
     evidence = []
     for p, q in judged.items():
         runs = steps_on_diagonals(*att.datasets.sphere(*WIDE, seed=draws(seed, count)), p)
@@ -223,11 +224,11 @@ def _diagonals(seed: int, judged: dict[float, float], count: int = DRAWS, least:
         quantity = f"{norm} margin ratio of l{p:g} steps"
         if least:
             ends = runs.limit(norm)
-            evidence.append(att.at_least(f"least limit of the {quantity}", ends.min(), ENOUGH))
-            evidence.append(att.at_most(f"median limit of the {quantity}", np.median(ends), ABOVE))
+            evidence.append(at_least(f"least limit of the {quantity}", ends.min(), ENOUGH))
+            evidence.append(at_most(f"median limit of the {quantity}", np.median(ends), ABOVE))
         else:
-            evidence.append(att.at_least(f"median {quantity}", np.median(runs.share(norm)), ENOUGH))
-    return att.judge(
+            evidence.append(at_least(f"median {quantity}", np.median(runs.share(norm)), ENOUGH))
+    return judge(
         "lp steps on k and q reach the best l(p/2) margin",
         *evidence,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.prompt_instances import (
@@ -91,9 +92,7 @@ def stays(starts: Starts, radius: float, directions: Float | None = None) -> tup
     removed="α is locally optimal",
     twin={"local": False},
 )
-def gradient_descent_near_a_locally_optimal_direction_tends_to_it(
-    seed: int, local: bool = True
-) -> att.Verdict:
+def gradient_descent_near_a_locally_optimal_direction_tends_to_it(seed: int, local: bool = True) -> Verdict:
     """For a locally optimal selection α there is a cone C_{μ,R} around p^mm(α) without stationary points
     from which gradient descent tends to p^mm(α).
 
@@ -112,12 +111,12 @@ def gradient_descent_near_a_locally_optimal_direction_tends_to_it(
         if stayed[judged].all():
             break
     along, _ = _slopes_in_cones(starts, judged, radius, seed)
-    return att.judge(
+    return judge(
         "gradient descent in the cone of p^mm(α) tends to it",
-        att.at_least("least final cosine", final[judged].min(), 0.999),
-        att.at_most("points of the cone with ⟨∇L, p^mm⟩ ≥ 0", (along >= 0).sum(), 0),
-        att.reported("radius", radius),
-        att.reported("narrowest cone μ", starts.openings[judged].min()),
+        at_least("least final cosine", final[judged].min(), 0.999),
+        at_most("points of the cone with ⟨∇L, p^mm⟩ ≥ 0", (along >= 0).sum(), 0),
+        reported("radius", radius),
+        reported("narrowest cone μ", starts.openings[judged].min()),
     )
 
 
@@ -127,7 +126,7 @@ def gradient_descent_near_a_locally_optimal_direction_tends_to_it(
     removed="α is locally optimal",
     twin={"local": False},
 )
-def plain_steps_near_a_locally_optimal_prompt_tend_to_it(seed: int, local: bool = True) -> att.Verdict:
+def plain_steps_near_a_locally_optimal_prompt_tend_to_it(seed: int, local: bool = True) -> Verdict:
     """Gradient descent with η ≤ 1/L_p from a cone around p^mm(α) keeps the tokens α, and grows along p^mm(α),
     if α is locally optimal.
 
@@ -149,13 +148,13 @@ def plain_steps_near_a_locally_optimal_prompt_tend_to_it(seed: int, local: bool 
     length = np.linalg.norm(grown, axis=(-2, -1))
     cosine, growth = (grown * program).sum((-2, -1)) / (length * size), length / (size * np.log(3))
     kept = (path.selected == selected).all((-2, -1))
-    return att.judge(
+    return judge(
         "plain steps near p^mm(α) tend to it",
-        att.at_least("share of runs that keep their tokens", kept.mean(), 1.0),
-        att.at_most("1 − cosine of the growth to p^mm(α)", (1 - cosine).max(), 0.1),
-        att.at_least("growth over ‖p^mm(α)‖ log 3", growth.min(), 0.7),
-        att.at_most("the same, from above", growth.max(), 1.1),
-        att.at_most("largest rise of the loss", np.diff(path.loss).max(), 0.0),
+        at_least("share of runs that keep their tokens", kept.mean(), 1.0),
+        at_most("1 − cosine of the growth to p^mm(α)", (1 - cosine).max(), 0.1),
+        at_least("growth over ‖p^mm(α)‖ log 3", growth.min(), 0.7),
+        at_most("the same, from above", growth.max(), 1.1),
+        at_most("largest rise of the loss", np.diff(path.loss).max(), 0.0),
     )
 
 
@@ -186,7 +185,7 @@ def _plain_starts(seed: int, local: bool) -> tuple[att.Tokens, Bool, Float, Floa
 )
 def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(
     seed: int, local: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """For every π > 0 and large R, ⟨∇L(p), p/‖p‖⟩ ≥ (1 + π)⟨∇L(p), p^mm/‖p^mm‖⟩ for p in the cone of
     p^mm(α) with ‖p‖ ≥ R.
 
@@ -197,10 +196,10 @@ def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(
     starts = enumerate_starts(seed)
     along_axis, along_prompt = _slopes_in_cones(starts, starts.local == local, RADII[-1], seed)
     excess = 1.01 * along_axis - along_prompt
-    return att.judge(
+    return judge(
         "⟨∇L, p/‖p‖⟩ ≥ (1 + π)⟨∇L, p^mm/‖p^mm‖⟩ in the cone",
-        att.at_most("largest (1 + π)⟨∇L, p^mm/‖p^mm‖⟩ − ⟨∇L, p/‖p‖⟩, relative to ‖∇L‖", excess.max(), 0),
-        att.reported("points", excess.size),
+        at_most("largest (1 + π)⟨∇L, p^mm/‖p^mm‖⟩ − ⟨∇L, p/‖p‖⟩, relative to ‖∇L‖", excess.max(), 0),
+        reported("points", excess.size),
     )
 
 
@@ -231,7 +230,7 @@ def _tilted(axes: Float, rng: np.random.Generator, openings: Float) -> Float:
     removed="α is locally optimal for the scores that are trained",
     twin=lambda seed: _with_the_roles_swapped(seed),
 )
-def only_locally_optimal_directions_keep_a_run_that_starts_on_them(seed: int) -> att.Verdict:
+def only_locally_optimal_directions_keep_a_run_that_starts_on_them(seed: int) -> Verdict:
     """Started on R p^mm(α), gradient descent stays if α is locally optimal and leaves if it is not.
 
     Hypotheses: a decreasing loss, R large. All nine selections of a small problem; "stay": same tokens
@@ -242,7 +241,7 @@ def only_locally_optimal_directions_keep_a_run_that_starts_on_them(seed: int) ->
     return starts_on_every_direction((seed,))
 
 
-def _with_the_roles_swapped(seed: int) -> att.Verdict:
+def _with_the_roles_swapped(seed: int) -> Verdict:
     """Scores reversed: the token choices called locally optimal no longer are."""
     starts = enumerate_starts(seed)
     tokens = starts.tokens
@@ -250,7 +249,7 @@ def _with_the_roles_swapped(seed: int) -> att.Verdict:
     return _count([Starts(reversed_tokens, starts.solutions, starts.axes, starts.local)])
 
 
-def starts_on_every_direction(seeds: Sequence[int] = range(30)) -> att.Verdict:
+def starts_on_every_direction(seeds: Sequence[int] = range(30)) -> Verdict:
     """The same over many problems: how many locally optimal starts stay at each radius, who leaves.
 
     A locally optimal start that leaves at R = 100 has a token just outside its support, with a higher
@@ -260,27 +259,25 @@ def starts_on_every_direction(seeds: Sequence[int] = range(30)) -> att.Verdict:
     return _count([enumerate_starts(seed) for seed in seeds])
 
 
-def _count(problems: Sequence[Starts]) -> att.Verdict:
+def _count(problems: Sequence[Starts]) -> Verdict:
     local = np.concatenate([p.local for p in problems])
     stays_at = np.array([np.concatenate([stays(p, r)[0] for p in problems]) for r in RADII])
     slack = np.concatenate([p.slack for p in problems])
     leaves = local & ~stays_at[0]
-    return att.judge(
+    return judge(
         "locally optimal starts stay, the others leave",
-        att.at_most("locally optimal starts that leave at every R", (local & ~stays_at.any(0)).sum(), 0),
-        att.at_most("other starts that stay at R = 100", (~local & stays_at[0]).sum(), 0),
-        att.reported("locally optimal starts", local.sum()),
+        at_most("locally optimal starts that leave at every R", (local & ~stays_at.any(0)).sum(), 0),
+        at_most("other starts that stay at R = 100", (~local & stays_at[0]).sum(), 0),
+        reported("locally optimal starts", local.sum()),
         *(
-            att.reported(f"of them stay at R = {r:g}", (local & k).sum())
+            reported(f"of them stay at R = {r:g}", (local & k).sum())
             for r, k in zip(RADII, stays_at, strict=True)
         ),
-        att.reported("other starts", (~local).sum()),
-        att.reported(
+        reported("other starts", (~local).sum()),
+        reported(
             "slack of better tokens where a start left", slack[leaves].max() if leaves.any() else np.nan
         ),
-        att.reported(
-            "least slack of better tokens where all stayed", slack[local & ~leaves].min(initial=np.inf)
-        ),
+        reported("least slack of better tokens where all stayed", slack[local & ~leaves].min(initial=np.inf)),
     )
 
 
@@ -302,7 +299,7 @@ def _slack(tokens: att.Tokens, solution: att.Solution) -> float:
 )
 def the_local_regularisation_path_tends_to_a_locally_optimal_direction(
     seed: int, local: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """The smallest loss in a cone around p^mm(α) and in growing balls has the direction of p^mm(α) in the
     limit if α is locally optimal.
 
@@ -311,10 +308,10 @@ def the_local_regularisation_path_tends_to_a_locally_optimal_direction(
     like 1/R² inside; a path that leaves its axis ends on the edge, at 1.
     """
     starts = enumerate_starts(seed)
-    return att.judge(
+    return judge(
         "the local path tends to p^mm(α)",
-        att.at_most("largest (1 − cosine)/μ", _ends_of_local_paths(starts, local).max(), 0.1),
-        att.reported("μ", starts.openings.min()),
+        at_most("largest (1 − cosine)/μ", _ends_of_local_paths(starts, local).max(), 0.1),
+        reported("μ", starts.openings.min()),
     )
 
 
@@ -324,7 +321,7 @@ def the_local_regularisation_path_tends_to_a_locally_optimal_direction(
     removed="α is not locally optimal",
     twin={"local": True},
 )
-def the_local_regularisation_path_leaves_every_other_direction(seed: int, local: bool = False) -> att.Verdict:
+def the_local_regularisation_path_leaves_every_other_direction(seed: int, local: bool = False) -> Verdict:
     """If a support token of α scores higher than α's own, the local path does not tend to p^mm(α).
 
     Local optimality is necessary, not only sufficient. Hypotheses: as before, α not locally optimal and
@@ -332,10 +329,10 @@ def the_local_regularisation_path_leaves_every_other_direction(seed: int, local:
     edge of the cone is 1.
     """
     starts = enumerate_starts(seed)
-    return att.judge(
+    return judge(
         "the local path leaves p^mm(α)",
-        att.at_least("least (1 − cosine)/μ", _ends_of_local_paths(starts, local).min(), 0.9),
-        att.reported("μ", starts.openings.min()),
+        at_least("least (1 − cosine)/μ", _ends_of_local_paths(starts, local).min(), 0.9),
+        reported("μ", starts.openings.min()),
     )
 
 

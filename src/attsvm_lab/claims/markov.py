@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import rel_entr
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 
@@ -28,7 +29,7 @@ SPREAD = 0.5
     removed="the text is its own context",
     twin={"feedback": False},
 )
-def weak_tokens_fade_with_exponent_q_over_p(seed: int, feedback: bool = True) -> att.Verdict:
+def weak_tokens_fade_with_exponent_q_over_p(seed: int, feedback: bool = True) -> Verdict:
     """A chain that draws from its own text with weights p > q repeats itself: the weak token's count grows
     like the strong one's to the power q/p.
 
@@ -36,11 +37,11 @@ def weak_tokens_fade_with_exponent_q_over_p(seed: int, feedback: bool = True) ->
     """
     counts = fading(0.7, 30_000, 200, seed)[1] if feedback else _without_feedback(seed)
     exponent, predicted = weak_exponent(counts), 0.3 / 0.7
-    return att.judge(
+    return judge(
         "the weak token fades with exponent q/p",
-        att.at_most("relative error of the exponent", abs(exponent / predicted - 1), 0.05),
-        att.reported("exponent", exponent),
-        att.reported("share of the weak token at the end", (counts[:, -1, 1] / counts[:, -1].sum(-1)).mean()),
+        at_most("relative error of the exponent", abs(exponent / predicted - 1), 0.05),
+        reported("exponent", exponent),
+        reported("share of the weak token at the end", (counts[:, -1, 1] / counts[:, -1].sum(-1)).mean()),
     )
 
 
@@ -64,7 +65,7 @@ def _without_feedback(seed: int) -> Any:
 
 
 @claim(f"{REFERENCE}, consistency", "paper summary", removed="connected co-occurrence", twin={"halves": True})
-def likelihood_recovers_the_chain(seed: int, halves: bool = False) -> att.Verdict:
+def likelihood_recovers_the_chain(seed: int, halves: bool = False) -> Verdict:
     """Maximum likelihood from pairs of prompt and next token finds the chain when the prompts of every
     query connect all tokens.
 
@@ -81,11 +82,11 @@ def likelihood_recovers_the_chain(seed: int, halves: bool = False) -> att.Verdic
             ids = ids + 3 * rng.integers(2, size=(n, 1))
         corpus = chain.logs(ids, seed, queries=rng.integers(6, size=n))
         errors.append(np.sqrt(np.mean((att.next_token.recover(corpus).logits - truth) ** 2)))
-    return att.judge(
+    return judge(
         "maximum likelihood recovers the chain",
-        att.at_most("error of the logits", errors[1], 0.06),
-        att.at_least("error at a sixteenth of the prompts, relative", errors[0] / errors[1], 2.5),
-        att.reported("share of connected queries", programs.CoOccurrence.of(corpus).connected.mean()),
+        at_most("error of the logits", errors[1], 0.06),
+        at_least("error at a sixteenth of the prompts, relative", errors[0] / errors[1], 2.5),
+        reported("share of connected queries", programs.CoOccurrence.of(corpus).connected.mean()),
     )
 
 
@@ -99,7 +100,7 @@ def likelihood_recovers_the_chain(seed: int, halves: bool = False) -> att.Verdic
     twin=lambda seed: _excess_risk(seed, (OWN_TEXT,), _own_text),
     chosen_on=range(40),
 )
-def the_excess_risk_of_the_chain_is_of_order_k_squared_over_n(seed: int) -> att.Verdict:
+def the_excess_risk_of_the_chain_is_of_order_k_squared_over_n(seed: int) -> Verdict:
     """From n independent pairs of prompt and next token over K tokens, maximum likelihood has an excess
     risk of order K²/n, if prompts connect all tokens.
 
@@ -111,14 +112,14 @@ def the_excess_risk_of_the_chain_is_of_order_k_squared_over_n(seed: int) -> att.
     return _excess_risk(seed, SIZES, _independent_pairs)
 
 
-def _excess_risk(seed: int, sizes: Any, drawn: Any) -> att.Verdict:
+def _excess_risk(seed: int, sizes: Any, drawn: Any) -> Verdict:
     evidence = []
     for K, n, draws in sizes:
         excess = np.mean([_excess(K, n, drawn, (seed, K, n, k)) for k in range(draws)])
         name = f"excess risk · 2n/(K(K − 1)), K = {K}, n = {n}"
         share = float(excess * 2 * n / (K * (K - 1)))
-        evidence += [att.at_least(name, share, 0.75), att.at_most(f"{name}, from above", share, 1.3)]
-    return att.judge("the excess risk is K(K − 1)/(2n)", *evidence)
+        evidence += [at_least(name, share, 0.75), at_most(f"{name}, from above", share, 1.3)]
+    return judge("the excess risk is K(K − 1)/(2n)", *evidence)
 
 
 def _excess(K: int, n: int, drawn: Any, key: tuple[int, ...]) -> float:

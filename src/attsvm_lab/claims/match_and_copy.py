@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import growing, log_time
@@ -29,9 +30,7 @@ EXAMPLES = 400
     twin={"target_noise": 0.5},
     chosen_on=range(5),
 )
-def copying_under_squared_loss_ends_at_the_max_margin_match(
-    seed: int, target_noise: float = 0.0
-) -> att.Verdict:
+def copying_under_squared_loss_ends_at_the_max_margin_match(seed: int, target_noise: float = 0.0) -> Verdict:
     """Descent on the squared error of the copy tends in direction to the max-margin separator of the match.
 
     n = 8, T = 5, d = 16, W(0) = 0, 2,000 normalised steps of 0.1, to squared errors of e^(−1900). Wanted: the
@@ -42,13 +41,11 @@ def copying_under_squared_loss_ends_at_the_max_margin_match(
     tokens, place = datasets.match_and_copy(seed=seed, target_noise=target_noise)
     run = Experiment(tokens, att.SquaredError(), NORMALISED, FAR)
     plain = _plain(seed, True).path
-    return att.judge(
+    return judge(
         "match and copy ends at the max-margin separator",
-        att.at_least("share of matches selected", (run.path.selected.argmax(-1) == place).mean(), 1.0),
-        att.at_most("1 − cosine to the separator", run.off(selected=place)[-1], 1e-4),
-        att.reported(
-            "cosine, plain descent, t = 9e12", att.cosine(plain.W, run.solution(selected=place).W)[-1]
-        ),
+        at_least("share of matches selected", (run.path.selected.argmax(-1) == place).mean(), 1.0),
+        at_most("1 − cosine to the separator", run.off(selected=place)[-1], 1e-4),
+        reported("cosine, plain descent, t = 9e12", att.cosine(plain.W, run.solution(selected=place).W)[-1]),
     )
 
 
@@ -59,7 +56,7 @@ def copying_under_squared_loss_ends_at_the_max_margin_match(
     twin={"squared": False},
     chosen_on=range(5),
 )
-def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = True) -> att.Verdict:
+def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = True) -> Verdict:
     """Under gradient descent on squared loss margins grow like ½ log t, ‖W‖ like ½ ‖W_mm‖ log t, and the loss
     falls like 1/t.
 
@@ -79,11 +76,11 @@ def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = 
     slope = float(margin[end] - margin[begin]) / folds
     fall = float(path.log_excess[end] - path.log_excess[begin]) / folds
     growth = float(length[end] - length[begin]) / folds / (0.5 / float(best.margin))
-    return att.judge(
+    return judge(
         "margins grow like half of log t",
-        att.at_most("|exponent of e^margin in t − ½|", abs(slope - 0.5), 0.01),
-        att.at_most("|exponent of the loss in t + 1|", abs(fall + 1), 0.005),
-        att.at_most("|growth of ‖W‖ / (½ ‖W_mm‖ log t) − 1|", abs(growth - 1), 0.04),
+        at_most("|exponent of e^margin in t − ½|", abs(slope - 0.5), 0.01),
+        at_most("|exponent of the loss in t + 1|", abs(fall + 1), 0.005),
+        at_most("|growth of ‖W‖ / (½ ‖W_mm‖ log t) − 1|", abs(growth - 1), 0.04),
     )
 
 
@@ -94,7 +91,7 @@ def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = 
     twin={"query_noise": 3.0},
     chosen_on=range(5),
 )
-def what_learnt_to_copy_copies_fresh_sequences(seed: int, query_noise: float = 0.0) -> att.Verdict:
+def what_learnt_to_copy_copies_fresh_sequences(seed: int, query_noise: float = 0.0) -> Verdict:
     """Trained on 400 sequences, the match is found in fresh ones.
 
     T = 5, d = 16, 500 normalised steps of 0.1. Wanted: the match wins in 95 % of 1,000 inputs of another
@@ -105,9 +102,9 @@ def what_learnt_to_copy_copies_fresh_sequences(seed: int, query_noise: float = 0
     path = Experiment(tokens, att.SquaredError(), NORMALISED, 500).path
     fresh, place = datasets.match_and_copy(**draw, fresh=1_000)
     logits = np.einsum("ntd,de,ne->nt", fresh.keys, path.final, fresh.queries)
-    return att.judge(
+    return judge(
         "copying generalises",
-        att.at_least("share of fresh inputs whose match wins", (logits.argmax(-1) == place).mean(), 0.95),
+        at_least("share of fresh inputs whose match wins", (logits.argmax(-1) == place).mean(), 0.95),
     )
 
 

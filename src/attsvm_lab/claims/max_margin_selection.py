@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import REFUTED, claim
 from attsvm_lab.claims.prompt_instances import (
@@ -34,7 +35,7 @@ PAIR = np.array([[[1.0, 0.0], [0.0, 0.0]], [[-2.0, 1.0], [0.0, 0.0]]])
 @claim(
     f"{PAPER}, global regularisation path", "recalled-H", removed="unique best tokens", twin={"unique": False}
 )
-def the_regularisation_path_tends_to_the_best_direction(seed: int, unique: bool = True) -> att.Verdict:
+def the_regularisation_path_tends_to_the_best_direction(seed: int, unique: bool = True) -> Verdict:
     """The prompt of smallest loss in the ball of radius R has the direction of p^mm(best) as R → ∞.
 
     Hypotheses: a decreasing loss, one best token per input, p^mm exists; nothing about the other scores.
@@ -49,10 +50,10 @@ def the_regularisation_path_tends_to_the_best_direction(seed: int, unique: bool 
     radii = np.linalg.norm(solution.W) * np.array([10.0, 30.0, 100.0, 300.0])
     path = att.regularisation_path(tokens, att.Linear(HEAD), radii=radii, starts=4)
     off = 1 - att.cosine(path.W, solution.W)
-    return att.judge(
+    return judge(
         "W_R/R tends to p^mm(best)",
-        att.at_most("1 − cosine at R = 300 ‖p^mm‖", off[-1], 1e-3),
-        att.at_most("the same, relative to R = 100 ‖p^mm‖", off[-1] / off[-2], 1 / 4),
+        at_most("1 − cosine at R = 300 ‖p^mm‖", off[-1], 1e-3),
+        at_most("the same, relative to R = 100 ‖p^mm‖", off[-1] / off[-2], 1 / 4),
         numbers={"index": path.index, "cosine": 1 - off},
     )
 
@@ -65,7 +66,7 @@ def the_regularisation_path_tends_to_the_best_direction(seed: int, unique: bool 
 )
 def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(
     seed: int, equal: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """With one input, gradient descent with η ≤ 1/L_p from any start has p(t)/‖p(t)‖ → p^mm(best).
 
     Hypotheses: n = 1, a decreasing loss, Assumption B (equal losing scores), p^mm exists. Eight tokens
@@ -85,15 +86,15 @@ def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(
     constant = Experiment(tokens, HEAD, att.gd(RATE), 20_000, start=2 * towards, record=[5_000]).path
     rule = att.steepest(att.frobenius, 0.02)
     normalised = Experiment(enlarged(tokens, 20), HEAD, rule, 4_000, start=towards).path
-    return att.judge(
+    return judge(
         "gradient descent on one input tends to p^mm(best)",
-        att.at_least(
+        at_least(
             "least cosine of the growth, constant steps", att.cosine(_growth(constant), mm.W).min(), 0.99
         ),
-        att.at_most(
+        at_most(
             "largest 1 − cosine, normalised steps", 1 - att.cosine(normalised.W, mm.W)[:, -1].min(), 1e-6
         ),
-        att.reported("least cosine, constant steps", att.cosine(constant.W, mm.W)[:, -1].min()),
+        reported("least cosine, constant steps", att.cosine(constant.W, mm.W)[:, -1].min()),
         given={"η ≤ 1/L_p": _short_steps(tokens)},
     )
 
@@ -106,7 +107,7 @@ def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(
 )
 def gradient_descent_from_anywhere_tends_to_the_best_direction(
     seed: int, keys: Float = PAIR, scores: Sequence[float] = (1.0, 0.0)
-) -> att.Verdict:
+) -> Verdict:
     """With any number of inputs, gradient descent from any start tends to p^mm(best) under Assumption B.
 
     Refuted for n ≥ 2, as recalled. Two inputs of two tokens, so that Assumption B is empty, with
@@ -125,14 +126,12 @@ def gradient_descent_from_anywhere_tends_to_the_best_direction(
     run = Experiment(tokens, HEAD, att.steepest(att.frobenius, 0.1), 2_000, start=10 * start).path
     constant = Experiment(tokens, HEAD, att.gd(RATE), 20_000, start=5 * start, record=[5_000]).path
     mm = solved(tokens, np.zeros((1, 2), int))
-    return att.judge(
+    return judge(
         "gradient descent from anywhere tends to p^mm(best)",
-        att.at_least("cosine, normalised steps", att.cosine(run.W, mm.W)[0, -1], 0.999),
-        att.at_least(
-            "cosine of the growth, constant steps", att.cosine(_growth(constant), mm.W)[0, -1], 0.99
-        ),
-        att.reported("attention of input 2 on its best token", run.attention[0, -1, 1, 0]),
-        att.reported("norm", run.norm()[0, -1]),
+        at_least("cosine, normalised steps", att.cosine(run.W, mm.W)[0, -1], 0.999),
+        at_least("cosine of the growth, constant steps", att.cosine(_growth(constant), mm.W)[0, -1], 0.99),
+        reported("attention of input 2 on its best token", run.attention[0, -1, 1, 0]),
+        reported("norm", run.norm()[0, -1]),
         given={"η ≤ 1/L_p": _short_steps(tokens), "p^mm(best) exists": bool(mm.separable[0])},
     )
 
@@ -143,7 +142,7 @@ def gradient_descent_from_anywhere_tends_to_the_best_direction(
     removed="p^mm(best) exists",
     twin={"separable": False},
 )
-def gradient_descent_never_stops_growing(seed: int, separable: bool = True) -> att.Verdict:
+def gradient_descent_never_stops_growing(seed: int, separable: bool = True) -> Verdict:
     """Under Assumption B gradient descent with η ≤ 1/L_p from any start has ‖p(t)‖ → ∞.
 
     Hypotheses: a decreasing loss, Assumption B (scores 1 and 0), p^mm(best) exists; any n. Nine random
@@ -158,10 +157,10 @@ def gradient_descent_never_stops_growing(seed: int, separable: bool = True) -> a
     starts = np.random.default_rng(0).standard_normal((9, tokens.d, 1))
     run = Experiment(tokens, HEAD, att.gd(RATE), 20_000, start=starts).path
     growth = (_growth(run)[:, 0] * axis).sum((-2, -1)) / np.log(2)
-    return att.judge(
+    return judge(
         "‖p(t)‖ → ∞",
-        att.at_least("least growth of ⟨p, p^mm⟩ per unit of ln t", growth.min(), 0.25),
-        att.reported("least norm at the end", run.norm()[:, -1].min()),
+        at_least("least growth of ⟨p, p^mm⟩ per unit of ln t", growth.min(), 0.25),
+        reported("least norm at the end", run.norm()[:, -1].min()),
         given={"η ≤ 1/L_p": _short_steps(tokens)},
     )
 
@@ -183,7 +182,7 @@ def _two_scores(seed: int, separable: bool) -> att.Tokens:
     removed="losing tokens score zero",
     twin={"losing": 0.5},
 )
-def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing: float = 0.0) -> att.Verdict:
+def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing: float = 0.0) -> Verdict:
     """On two inputs that differ in the score of their best token only, C against 1, the path keeps the
     offset p_y → ½ ln(C |ℓ'(C)| / |ℓ'(1)|) from its limit direction (1, 0).
 
@@ -207,13 +206,13 @@ def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing
         expected = (np.log(high) + slope) / 2
         errors.append(abs(run.final[1, 0] - expected))
         sideways.append(abs(run.final[1, 0] / run.final[0, 0]))
-    return att.judge(
+    return judge(
         "p_y → ½ ln(C |ℓ'(C)| / |ℓ'(1)|)",
         *(
-            att.at_most(f"error, {loss}", e, 1e-10)
+            at_most(f"error, {loss}", e, 1e-10)
             for loss, e in zip(("linear", "logistic", "exponential"), errors, strict=True)
         ),
-        att.at_most("largest |p_y/p_x|", max(sideways), 0.03),
+        at_most("largest |p_y/p_x|", max(sideways), 0.03),
     )
 
 

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import falling
@@ -29,7 +30,7 @@ ENOUGH, FAR = 0.98, 0.75
 
 
 @conjecture(removed="the momentum: sign descent on single examples", twin={"name": "sign"})
-def signum_keeps_the_max_norm_margin_in_batches_of_one(seed: int, name: str = "Signum") -> att.Verdict:
+def signum_keeps_the_max_norm_margin_in_batches_of_one(seed: int, name: str = "Signum") -> Verdict:
     """Sign descent with momentum reaches the best l∞ margin of its tokens from single examples, as from all.
 
     Eight draws of sphere(4, 4, 8), logistic loss, momentum 0.9, 6,000 steps of 0.03; batches of one are
@@ -39,16 +40,16 @@ def signum_keeps_the_max_norm_margin_in_batches_of_one(seed: int, name: str = "S
     of larger ones, a hundred steps old: 0.62 from all examples, 0.56 from single ones.
     """
     evidence = [
-        att.at_least(
+        at_least(
             f"median l∞ margin ratio, {words}", np.median(_runs(seed, name, batch).share(att.linf)), ENOUGH
         )
         for batch, words in ((None, "all examples"), (1, "batches of one"))
     ]
-    return att.judge(f"{name} reaches the l∞ margin", *evidence)
+    return judge(f"{name} reaches the l∞ margin", *evidence)
 
 
 @conjecture(removed="the batches of one: all examples at every step", twin={"batch": None})
-def adam_in_batches_of_one_leaves_the_max_norm_margin(seed: int, batch: int | None = 1) -> att.Verdict:
+def adam_in_batches_of_one_leaves_the_max_norm_margin(seed: int, batch: int | None = 1) -> Verdict:
     """Adam on single examples ends far from the best l∞ margin, and nearer to the Frobenius one than on all.
 
     Setting as above, b1 = b2 = 0.9, eps = 0. Wanted: median l∞ margin ratio ≤ 0.75, and a median Frobenius
@@ -60,11 +61,11 @@ def adam_in_batches_of_one_leaves_the_max_norm_margin(seed: int, batch: int | No
     runs = _runs(seed, "Adam", batch)
     far, near = (np.median(runs.share(norm)) for norm in (att.linf, att.frobenius))
     all_ = np.median(_runs(seed, "Adam", None).share(att.frobenius))
-    return att.judge(
+    return judge(
         "Adam leaves the l∞ margin",
-        att.at_most("median l∞ margin ratio", far, FAR),
-        att.at_least("median Frobenius margin ratio, less that of all examples", near - all_, 0.02),
-        att.reported("median Frobenius margin ratio", near),
+        at_most("median l∞ margin ratio", far, FAR),
+        at_least("median Frobenius margin ratio, less that of all examples", near - all_, 0.02),
+        reported("median Frobenius margin ratio", near),
     )
 
 
@@ -73,7 +74,7 @@ def adam_in_batches_of_one_leaves_the_max_norm_margin(seed: int, batch: int | No
 )
 def adam_in_batches_of_one_tends_to_the_fixed_point_of_its_norm(
     seed: int, norm: str = "of its multipliers"
-) -> att.Verdict:
+) -> Verdict:
     """Adam on single examples tends to the margin of `adam_margin`, in a norm that its own multipliers set.
 
     Eight draws of sphere(8, 4, 6), logistic loss, b1 = 0.9, b2 = 0.95, eps = 0, 16,000 steps of 0.2 t^(−.55).

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
+from attsvm.comparison.verdict import divergence
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import Claim, claim
@@ -50,7 +52,7 @@ _WRONG = "the potential's own program: another p"
 
 def away(runs: Experiment, p: float, q: float) -> Float:
     """Directional divergence (k,) of ψ_p from the path to the lq program of its tokens."""
-    return att.divergence(runs.path.W, runs.solution(att.Entrywise(q)).W, att.Entrywise(p))
+    return divergence(runs.path.W, runs.solution(att.Entrywise(q)).W, att.Entrywise(p))
 
 
 def late_rate(steps: Float, away: Float) -> Any:
@@ -63,7 +65,7 @@ def late_rate(steps: Float, away: Float) -> Any:
 
 
 @claim(f"{REFERENCE}, regularisation path", "recalled-H", removed=_WRONG, twin={"matching": False})
-def the_lp_path_tends_to_the_lp_program(seed: int, matching: bool = True) -> att.Verdict:
+def the_lp_path_tends_to_the_lp_program(seed: int, matching: bool = True) -> Verdict:
     """The smallest loss in growing lp balls tends in direction to the lp max-margin program.
 
     Unique best tokens, separable; p = 1.75 and 3; radii up to 300 times the program's norm.
@@ -75,8 +77,8 @@ def the_lp_path_tends_to_the_lp_program(seed: int, matching: bool = True) -> att
     for p, wrong_p in OTHERS.items():
         q = p if matching else wrong_p
         ratio = att.margin_ratio(_path(seed, p), solved(tokens, best, att.Entrywise(q)))
-        evidence.append(att.at_least(f"l{q:g} margin ratio of the l{p:g} path", ratio[-1], 1 - SMOOTHING))
-    return att.judge("W_R/R tends to the lp program", *evidence)
+        evidence.append(at_least(f"l{q:g} margin ratio of the l{p:g} path", ratio[-1], 1 - SMOOTHING))
+    return judge("W_R/R tends to the lp program", *evidence)
 
 
 @lru_cache(maxsize=4)
@@ -98,7 +100,7 @@ def _path(seed: int, p: float) -> att.Path:
     removed="separability: the best token lies amid the others, which score alike",
     twin={"separable": False},
 )
-def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True) -> att.Verdict:
+def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True) -> Verdict:
     """Mirror descent lowers the loss at every record, and ‖W‖_p grows like log k − (p − 2) log log k times
     ‖W_mm‖_p.
 
@@ -115,19 +117,19 @@ def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True
         growth = np.ptp(path.norm(norm)[:, [DECADE, -1]], axis=-1) / unit
         growth /= np.ptp(log_k - (p - 2) * np.log(log_k))
         evidence += [
-            att.at_most(f"growth away from that, p = {p:g}", np.abs(growth - 1).max(), 0.2),
-            att.at_most(f"largest rise of the loss, p = {p:g}", np.diff(path.loss).max(), 0.0),
+            at_most(f"growth away from that, p = {p:g}", np.abs(growth - 1).max(), 0.2),
+            at_most(f"largest rise of the loss, p = {p:g}", np.diff(path.loss).max(), 0.0),
         ]
-    return att.judge("‖W(k)‖ diverges like log k", *evidence)
+    return judge("‖W(k)‖ diverges like log k", *evidence)
 
 
-def _rate_claim(regime: str, p: float) -> Callable[[Callable[..., att.Verdict]], Claim]:
+def _rate_claim(regime: str, p: float) -> Callable[[Callable[..., Verdict]], Claim]:
     reference = f"{REFERENCE}, rate, {regime}; the power is derived"
     return claim(reference, "recalled-M", removed=_WRONG, twin=lambda seed: _rate(seed, p, FAR[p]))
 
 
 @_rate_claim("p < 2", 1.5)
-def the_divergence_falls_at_its_rate_for_p_below_two(seed: int) -> att.Verdict:
+def the_divergence_falls_at_its_rate_for_p_below_two(seed: int) -> Verdict:
     """For 1 < p < 2 mirror descent's directional divergence to its program is O(1/(log t)^(p−1)), and of the
     power 2(p − 1).
 
@@ -147,7 +149,7 @@ def the_divergence_falls_at_its_rate_for_p_below_two(seed: int) -> att.Verdict:
 
 
 @_rate_claim("p = 2", 2.0)
-def the_divergence_falls_at_its_rate_for_p_two(seed: int) -> att.Verdict:
+def the_divergence_falls_at_its_rate_for_p_two(seed: int) -> Verdict:
     """For p = 2 (gradient descent) the directional divergence is O((log log t)²/log t), and of the power 2.
 
     W is log t W_mm and a part that stays bounded, so that the angle closes like 1/log t and the divergence
@@ -158,7 +160,7 @@ def the_divergence_falls_at_its_rate_for_p_two(seed: int) -> att.Verdict:
 
 
 @_rate_claim("p > 2", 3.0)
-def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
+def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> Verdict:
     """For p > 2 the directional divergence is O(log log t/log t), and of the power 2.
 
     The margins of the support vectors differ by constants, which log t outgrows, as for p = 2; what losing
@@ -168,19 +170,17 @@ def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
     return _rate(seed, 3.0, 3.0)
 
 
-def _rate(seed: int, p: float, q: float) -> att.Verdict:
+def _rate(seed: int, p: float, q: float) -> Verdict:
     runs = _descent(seed, p, faster=FASTER)
     log_t, divergences = log_time(runs.path.index[LATE:], FASTER), away(runs, p, q)[:, LATE:]
     exponents = np.array([programs.fit_rate(log_t, divergence).exponent for divergence in divergences])
     power = 2 * min(1.0, p - 1)
-    return att.judge(
+    return judge(
         f"the divergence to the l{q:g} program falls at its rate",
-        att.at_most("largest exponent in log t", exponents.max(), -min(1.0, p - 1)),
-        att.at_most(
-            f"median exponent / −{power:g}, away from 1", abs(np.median(exponents) / -power - 1), 0.2
-        ),
-        att.reported("median exponent", np.median(exponents)),
-        att.reported("divergence at the end", np.median(divergences[:, -1])),
+        at_most("largest exponent in log t", exponents.max(), -min(1.0, p - 1)),
+        at_most(f"median exponent / −{power:g}, away from 1", abs(np.median(exponents) / -power - 1), 0.2),
+        reported("median exponent", np.median(exponents)),
+        reported("divergence at the end", np.median(divergences[:, -1])),
     )
 
 
@@ -199,7 +199,7 @@ def _descent(seed: int, p: float, separable: bool = True, faster: float = 0.0) -
 
 
 @claim(f"{REFERENCE}, experiment A", "code", removed=_WRONG, twin={"swapped": True})
-def normalised_mirror_descent_tends_to_its_own_program(seed: int, swapped: bool = False) -> att.Verdict:
+def normalised_mirror_descent_tends_to_its_own_program(seed: int, swapped: bool = False) -> Verdict:
     """Normalised mirror descent ends near the program of its own p, far from those of other p.
 
     p = 1.75 (3,000 steps) and 3 (30,000), lr 0.1, W(0) = 0; all programs for the tokens the run attends
@@ -215,12 +215,12 @@ def normalised_mirror_descent_tends_to_its_own_program(seed: int, swapped: bool 
         pair = (OTHERS[p], p) if swapped else (p, OTHERS[p])
         to_program, to_other_program = (float(away(run, p, q)[-1]) for q in pair)
         evidence += [
-            att.at_most(f"divergence, p = {p:g}", to_program, NEAR[p]),
-            att.at_least(
+            at_most(f"divergence, p = {p:g}", to_program, NEAR[p]),
+            at_least(
                 f"the other program's over it, p = {p:g}", to_other_program / max(to_program, 1e-12), 20.0
             ),
         ]
-    return att.judge("normalised mirror descent tends to its own program", *evidence)
+    return judge("normalised mirror descent tends to its own program", *evidence)
 
 
 @claim(
@@ -229,7 +229,7 @@ def normalised_mirror_descent_tends_to_its_own_program(seed: int, swapped: bool 
     removed="local optimality of the start",
     twin={"optimal": False},
 )
-def mirror_descent_stays_at_locally_optimal_selections(seed: int, optimal: bool = True) -> att.Verdict:
+def mirror_descent_stays_at_locally_optimal_selections(seed: int, optimal: bool = True) -> Verdict:
     """Started at R · W_mm(α) for a locally optimal α, mirror descent keeps α and its direction.
 
     p = 1.75, normalised steps, R = 100 ‖W_mm(α)‖, n = 2, T = 3, d = 4; α: of all clearly locally optimal
@@ -256,11 +256,11 @@ def mirror_descent_stays_at_locally_optimal_selections(seed: int, optimal: bool 
     score = (tokens.values @ v) * tokens.labels[:, None]
     start = min(solutions, key=lambda s: float(score[s.selected].sum()))
     path = Experiment(tokens, v, att.mirror(1.75, 0.1), 10_000, start=100 * start.W).path
-    divergence = att.divergence(path.W, start.W, norm)
-    return att.judge(
+    divergences = divergence(path.W, start.W, norm)
+    return judge(
         "the run stays at its selection",
-        att.at_least("share of tokens kept", (path.selected & start.selected).any(-1).mean(), 1.0),
-        att.at_most("divergence at the end", divergence[-1], 1e-5),
+        at_least("share of tokens kept", (path.selected & start.selected).any(-1).mean(), 1.0),
+        at_most("divergence at the end", divergences[-1], 1e-5),
     )
 
 
@@ -272,7 +272,7 @@ def mirror_descent_stays_at_locally_optimal_selections(seed: int, optimal: bool 
 )
 def mirror_descent_from_a_cone_tends_to_its_locally_optimal_direction(
     seed: int, optimal: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """Started in a cone around W_mm(α) for a locally optimal α, mirror descent keeps α and its directional
     divergence to the lp program of α vanishes.
 
@@ -291,17 +291,17 @@ def mirror_descent_from_a_cone_tends_to_its_locally_optimal_direction(
         start = radius * (axis + 0.1 * size * drawn)
         path = Experiment(tokens, v, att.mirror(p, lr), 10_000, start=start).path
         kept = (path.selected == selected).all((-2, -1))
-        divergence = att.divergence(path.W, axis, norm)
+        divergences = divergence(path.W, axis, norm)
         evidence += [
-            att.at_least(f"share of runs that keep their tokens, p = {p:g}", kept.mean(), 1.0),
-            att.at_most(
+            at_least(f"share of runs that keep their tokens, p = {p:g}", kept.mean(), 1.0),
+            at_most(
                 f"divergence at the end over that of the start, p = {p:g}",
-                (divergence[:, -1] / divergence[:, 0]).max(),
+                (divergences[:, -1] / divergences[:, 0]).max(),
                 0.1,
             ),
-            att.reported(f"divergence at the end, p = {p:g}", divergence[:, -1].max()),
+            reported(f"divergence at the end, p = {p:g}", divergences[:, -1].max()),
         ]
-    return att.judge("the run tends to the direction of its selection", *evidence)
+    return judge("the run tends to the direction of its selection", *evidence)
 
 
 def _starts(seed: int, norm: att.Norm, optimal: bool) -> tuple[att.Tokens, Any, Float, Float]:

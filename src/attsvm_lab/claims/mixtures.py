@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import falling
@@ -27,7 +28,7 @@ LEAST, ENOUGH, LEAST_OF_FACTORS = 0.95, 1.05, 0.9
 @partial(claim, REFERENCE, "theorem for flows")(
     removed="the norm of the bias: its length in place of its largest entry", twin={"bias": "frobenius"}
 )
-def muon_with_signs_on_a_bias_maximises_the_hybrid_margin(seed: int, bias: str = "linf") -> att.Verdict:
+def muon_with_signs_on_a_bias_maximises_the_hybrid_margin(seed: int, bias: str = "linf") -> Verdict:
     """W = [W_z b], spectral steps for W_z and signs for b: the margin is best where the larger norm is one.
 
     Eight draws of sphere(8, 4, 5) with a 1 behind every query, logistic loss, 5,000 steps of 0.4 t^(−.55),
@@ -43,7 +44,7 @@ def muon_with_signs_on_a_bias_maximises_the_hybrid_margin(seed: int, bias: str =
 @partial(claim, REFERENCE, "conjecture")(
     removed="the length of K b: its largest entry, in place of it", twin={"implied": False}
 )
-def beside_key_and_query_signs_on_a_bias_measure_a_length(seed: int, implied: bool = True) -> att.Verdict:
+def beside_key_and_query_signs_on_a_bias_measure_a_length(seed: int, implied: bool = True) -> Verdict:
     """W = K [Q_z; b]ᵀ, spectral steps for K and Q_z and signs for b: the margin's norm has the length of K b.
 
     Setting as above, width m = 6, 8,000 steps of 0.1 t^(−.55). The norm is the larger of ‖W_z‖ and
@@ -58,7 +59,7 @@ def beside_key_and_query_signs_on_a_bias_measure_a_length(seed: int, implied: bo
     return _hybrid(seed, att.KeyQuery(rank=WIDTH), rule, 8_000, norm, LEAST_OF_FACTORS)
 
 
-def _hybrid(seed: int, weight: Any, rule: Any, steps: int, norm: att.Norm, least: float) -> att.Verdict:
+def _hybrid(seed: int, weight: Any, rule: Any, steps: int, norm: att.Norm, least: float) -> Verdict:
     drawn, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
     one = np.ones((*drawn.queries.shape[:-1], 1))
     tokens = att.Tokens(drawn.keys, np.concatenate([drawn.queries, one], -1), labels=drawn.labels)

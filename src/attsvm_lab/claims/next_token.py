@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import attsvm as att
+from attsvm.comparison.evidence import Evidence, Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -90,7 +91,7 @@ def _stages(seed: int, normalised: bool) -> att.next_token.TwoStages:
     removed="normalised steps",
     twin={"normalised": False},
 )
-def both_stages_tend_to_their_programs(seed: int, normalised: bool = True) -> att.Verdict:
+def both_stages_tend_to_their_programs(seed: int, normalised: bool = True) -> Verdict:
     """Two-stage normalised GD on a realisable corpus of orthonormal tokens: in both stages the norm grows
     linearly and the direction tends to the max-margin program.
 
@@ -103,22 +104,22 @@ def both_stages_tend_to_their_programs(seed: int, normalised: bool = True) -> at
     """
     corpus, stages = corpus_of(seed), _stages(seed, normalised)
     both = dict(zip(("feed-forward", "attention"), layers(corpus, stages), strict=True))
-    evidence: list[att.Evidence] = []
+    evidence: list[Evidence] = []
     numbers: dict[str, Float] = {}
     for (name, layer), close in zip(both.items(), CLOSE, strict=True):
         index, away, size = layer.path.index, layer.away, layer.path.norm()
         evidence += [
-            att.at_most(f"1 − cosine, {name}", away[-1], close),
-            att.at_least(f"R² of linear growth, {name}", r2(index, size), 0.9999),
-            att.reported(f"norm, {name}", size[-1]),
+            at_most(f"1 − cosine, {name}", away[-1], close),
+            at_least(f"R² of linear growth, {name}", r2(index, size), 0.9999),
+            reported(f"norm, {name}", size[-1]),
         ]
         numbers |= {f"index, {name}": index, f"1 − cosine, {name}": away, f"norm, {name}": size}
     late = programs.fit_rate(stages.attention.index, numbers["1 − cosine, attention"], last=3.0)
-    return att.judge(
+    return judge(
         "both stages tend to their programs",
         *evidence,
-        att.at_most("exponent of 1 − cosine, attention", late.exponent, -1.4),
-        att.at_least("the same, from below", late.exponent, -2.1),
+        at_most("exponent of 1 − cosine, attention", late.exponent, -1.4),
+        at_least("the same, from below", late.exponent, -2.1),
         given={"the programs are certified": all(layer.program.certified for layer in both.values())},
         numbers=numbers,
     )
@@ -131,7 +132,7 @@ def both_stages_tend_to_their_programs(seed: int, normalised: bool = True) -> at
     twin={"normalised": False},
     chosen_on=range(3),
 )
-def the_first_stage_of_random_tokens_tends_to_its_program(seed: int, normalised: bool = True) -> att.Verdict:
+def the_first_stage_of_random_tokens_tends_to_its_program(seed: int, normalised: bool = True) -> Verdict:
     """Normalised GD on the feed-forward layer alone tends to its max-margin program for tokens that are not
     orthogonal, too, with 1 − cosine like t^−2; the norm grows linearly and the loss falls exponentially.
 
@@ -153,15 +154,15 @@ def the_first_stage_of_random_tokens_tends_to_its_program(seed: int, normalised:
     late = path.index >= path.index[-1] / 10
     slope, growth = (np.polyfit(path.index[late], y[late], 1)[0] for y in (layer.log_gap, path.norm()))
     rate = programs.fit_rate(path.index, layer.away, last=3.0)
-    return att.judge(
+    return judge(
         "the first stage of random tokens tends to its program",
-        att.at_most("exponent of 1 − cosine", rate.exponent, -1.85),
-        att.at_least("the same, from below", rate.exponent, -2.1),
-        att.at_least("R² of linear growth", r2(path.index, path.norm()), 0.9999),
-        att.at_most(
+        at_most("exponent of 1 − cosine", rate.exponent, -1.85),
+        at_least("the same, from below", rate.exponent, -2.1),
+        at_least("R² of linear growth", r2(path.index, path.norm()), 0.9999),
+        at_most(
             "slope / (margin · growth), away from −1", abs(slope / growth / layer.program.margin + 1), 0.01
         ),
-        att.reported("1 − cosine", layer.away[-1]),
+        reported("1 − cosine", layer.away[-1]),
         given={"the program is certified": layer.program.certified},
     )
 
@@ -173,7 +174,7 @@ def the_first_stage_of_random_tokens_tends_to_its_program(seed: int, normalised:
     twin={"other": True},
     chosen_on=range(3),
 )
-def the_gradient_of_the_first_stage_pulls_along_its_program(seed: int, other: bool = False) -> att.Verdict:
+def the_gradient_of_the_first_stage_pulls_along_its_program(seed: int, other: bool = False) -> Verdict:
     """At every W the gradient of the first stage has a part along the program: ⟨−∇L_0, W*⟩ ≥ Σ_x P_x, P_x the
     probability of wrong tokens, and so ≥ ‖∇L_0‖/√2 for unit tokens: no finite W is stationary.
 
@@ -198,17 +199,17 @@ def the_gradient_of_the_first_stage_pulls_along_its_program(seed: int, other: bo
     pull[:, np.arange(FEW_TOKENS), announced] = -errors
     gradient = np.einsum("kxv,xd->kvd", pull, E)
     along = -np.einsum("kvd,vd->k", gradient, program.W)
-    return att.judge(
+    return judge(
         "the gradient of the first stage pulls along its program",
-        att.at_least("least ⟨−∇L, W*⟩ / Σ P", (along / errors.sum(-1)).min(), 1 - 1e-8),
-        att.at_most("the same, from above", (along / errors.sum(-1)).min(), 1.01),
-        att.at_least("least ⟨−∇L, W*⟩ / ‖∇L‖", (along / att.frobenius.value(gradient)).min(), np.sqrt(0.5)),
+        at_least("least ⟨−∇L, W*⟩ / Σ P", (along / errors.sum(-1)).min(), 1 - 1e-8),
+        at_most("the same, from above", (along / errors.sum(-1)).min(), 1.01),
+        at_least("least ⟨−∇L, W*⟩ / ‖∇L‖", (along / att.frobenius.value(gradient)).min(), np.sqrt(0.5)),
         given={"the program is certified": program.certified},
     )
 
 
 @claim(f"{_HUANG}, Theorem 1", "recalled", removed="normalised steps", twin={"normalised": False})
-def the_loss_gap_decays_exponentially(seed: int, normalised: bool = True) -> att.Verdict:
+def the_loss_gap_decays_exponentially(seed: int, normalised: bool = True) -> Verdict:
     """The cross-entropy tends to its limit behind the frozen feed-forward layer exponentially in the steps.
 
     Wanted: over the last nine tenths of the second stage, log(L − L*) is a line, R² ≥ 0.999, that falls
@@ -219,11 +220,11 @@ def the_loss_gap_decays_exponentially(seed: int, normalised: bool = True) -> att
     late = path.index >= path.index[-1] / 10
     slope, growth = (np.polyfit(path.index[late], y[late], 1)[0] for y in (gap, path.norm()))
     share = slope / attention.program.margin / growth
-    return att.judge(
+    return judge(
         "the loss gap decays exponentially",
-        att.at_least("R² of log gap against steps", r2(path.index[late], gap[late]), 0.999),
-        att.at_most("slope / (margin · growth), away from −1", abs(share + 1), 0.05),
-        att.reported("log gap at the end", gap[-1]),
+        at_least("R² of log gap against steps", r2(path.index[late], gap[late]), 0.999),
+        at_most("slope / (margin · growth), away from −1", abs(share + 1), 0.05),
+        reported("log gap at the end", gap[-1]),
         numbers={"index": path.index, "log gap": gap},
     )
 
@@ -234,7 +235,7 @@ def the_loss_gap_decays_exponentially(seed: int, normalised: bool = True) -> att
     removed="orthonormal tokens",
     twin=lambda seed: _extension_of_dependent_tokens(seed),
 )
-def the_trained_order_extends_the_corpus(seed: int) -> att.Verdict:
+def the_trained_order_extends_the_corpus(seed: int) -> Verdict:
     """Under every query the trained model ranks optimal above non-comparable above non-optimal tokens,
     also pairs that no sentence compares.
 
@@ -245,21 +246,21 @@ def the_trained_order_extends_the_corpus(seed: int) -> att.Verdict:
     return _extension(corpus_of(seed), stages.attention.final, np.eye(VOCABULARY))
 
 
-def _extension_of_dependent_tokens(seed: int) -> att.Verdict:
+def _extension_of_dependent_tokens(seed: int) -> Verdict:
     E = att.next_token.random_embeddings(VOCABULARY, VOCABULARY, seed)
     stages = att.next_token.train_two_stages(corpus_of(seed), E, steps=(STEPS[0], SHORT))
     return _extension(corpus_of(seed), stages.attention.final, E)
 
 
-def _extension(corpus: att.next_token.Corpus, W: Float, E: Float) -> att.Verdict:
+def _extension(corpus: att.next_token.Corpus, W: Float, E: Float) -> Verdict:
     # Tokens whose priorities are all slack tie at zero in the program.
     best = att.next_token.token_logits(att.next_token.attention_program(corpus, E).W, E)
     best_right, pairs = att.next_token.extended_pairs(corpus, best).sum(-1)
-    return att.judge(
+    return judge(
         "the trained order extends the corpus",
-        att.at_least("share of pairs in the extended order", ordered_share(corpus, W, E), 0.999),
-        att.reported("pairs", pairs),
-        att.reported("share that the program itself ranks strictly", best_right / pairs),
+        at_least("share of pairs in the extended order", ordered_share(corpus, W, E), 0.999),
+        reported("pairs", pairs),
+        reported("share that the program itself ranks strictly", best_right / pairs),
     )
 
 
@@ -303,7 +304,7 @@ def unseen_sentences(corpus: att.next_token.Corpus, seed: int) -> tuple[att.next
     twin={"orthonormal": False},
     chosen_on=range(3),
 )
-def unseen_sentences_are_predicted_by_the_extended_order(seed: int, orthonormal: bool = True) -> att.Verdict:
+def unseen_sentences_are_predicted_by_the_extended_order(seed: int, orthonormal: bool = True) -> Verdict:
     """Sentences of tokens that no sentence of the corpus joins are predicted by the extended order: one
     optimal token decides; without one a token that the query never met does, and non-optimal tokens never.
 
@@ -320,17 +321,17 @@ def unseen_sentences_are_predicted_by_the_extended_order(seed: int, orthonormal:
     logits = att.next_token.token_logits(stages.attention.final, E)
     apart = np.abs(logits[role.non_comparable == roles.T]).max() / np.abs(logits).max()
     right = stages.model.predict(joined.ids) == joined.following
-    return att.judge(
+    return judge(
         "unseen sentences are predicted by the extended order",
-        att.at_least("share right, one optimal token", right.mean(), 1.0),
-        att.at_least(
+        at_least("share right, one optimal token", right.mean(), 1.0),
+        at_least(
             "share right, no optimal token",
             (roles[without[:, -1], decided] == role.non_comparable).mean(),
             1.0,
         ),
-        att.at_most("largest logit of a non-comparable token, relative", apart, 1e-12),
-        att.reported("sentences", len(right) + len(without)),
-        att.reported("queries", queries),
+        at_most("largest logit of a non-comparable token, relative", apart, 1e-12),
+        reported("sentences", len(right) + len(without)),
+        reported("queries", queries),
     )
 
 
@@ -341,7 +342,7 @@ def unseen_sentences_are_predicted_by_the_extended_order(seed: int, orthonormal:
     twin={"normalised": False},
     chosen_on=range(3),
 )
-def the_loss_on_unseen_sentences_decays_exponentially(seed: int, normalised: bool = True) -> att.Verdict:
+def the_loss_on_unseen_sentences_decays_exponentially(seed: int, normalised: bool = True) -> Verdict:
     """On unseen sentences with one optimal token the lead of its logit grows by the program's lead times the
     growth of ‖W‖/‖W*‖, so that the cross-entropy tends to its limit exponentially there, too.
 
@@ -363,12 +364,12 @@ def the_loss_on_unseen_sentences_decays_exponentially(seed: int, normalised: boo
     wanted = _leads(joined, program.W[None])[0]
     leads = [np.polyfit(growth, lead, 1)[0] for lead in _leads(joined, path.W[late]).T] / wanted
     gap = att.next_token.log_excess(path, joined)[late]
-    return att.judge(
+    return judge(
         "the loss on unseen sentences decays exponentially",
-        att.at_least("least growth of a lead / program's", leads.min(), 0.85),
-        att.at_most("largest", leads.max(), 1.2),
-        att.at_least("R² of log gap against steps", r2(path.index[late], gap), 0.99),
-        att.at_least("R² of ‖W‖ against steps", r2(path.index[late], growth), 0.999),
+        at_least("least growth of a lead / program's", leads.min(), 0.85),
+        at_most("largest", leads.max(), 1.2),
+        at_least("R² of log gap against steps", r2(path.index[late], gap), 0.99),
+        at_least("R² of ‖W‖ against steps", r2(path.index[late], growth), 0.999),
         given={
             "the program is certified": program.certified,
             "it ranks every winner first": wanted.min() > 0,
@@ -412,20 +413,18 @@ def composition(corpus: att.next_token.Corpus, lr: float, steps: int, record: An
 
 
 @lru_cache
-def _split(cycle: bool) -> att.Verdict:
+def _split(cycle: bool) -> Verdict:
     toy = att.next_token.log2_toy()
     # Without a cycle the odds leave log 2 at once, and do not come back.
     composed = (
         composition(toy, 4.0, 1_000_000) if cycle else composition(toy.take(toy.following == 0), 4.0, SHORT)
     )
     residual = composed.path.final - composed.finite
-    return att.judge(
+    return judge(
         "the weight is a direction and a finite part",
-        att.at_most("|w_0 − w_1 − log 2|", abs(composed.odds[-1] - np.log(2)), 1e-6),
-        att.at_least(
-            "cosine of the rest to Graph-SVM", att.cosine(residual[None], composed.program.W)[0], 0.99
-        ),
-        att.reported("norm", composed.path.norm()[-1]),
+        at_most("|w_0 − w_1 − log 2|", abs(composed.odds[-1] - np.log(2)), 1e-6),
+        at_least("cosine of the rest to Graph-SVM", att.cosine(residual[None], composed.program.W)[0], 0.99),
+        reported("norm", composed.path.norm()[-1]),
         numbers={"index": composed.path.index, "w_0 − w_1": composed.odds},
     )
 
@@ -436,7 +435,7 @@ def _split(cycle: bool) -> att.Verdict:
     removed="a cycle between 0 and 1",
     twin=lambda seed: _split(False),
 )
-def weights_split_into_direction_and_finite_part(seed: int) -> att.Verdict:
+def weights_split_into_direction_and_finite_part(seed: int) -> Verdict:
     """Gradient descent on the log-loss of a corpus with a cycle ends near R · W_svm + W_fin: an unbounded
     part along Graph-SVM, and finite odds inside components.
 
@@ -453,7 +452,7 @@ def weights_split_into_direction_and_finite_part(seed: int) -> att.Verdict:
     twin=lambda seed: _cyclic(seed, att.correlation),
     chosen_on=range(3),
 )
-def random_cycles_split_into_direction_and_finite_part(seed: int) -> att.Verdict:
+def random_cycles_split_into_direction_and_finite_part(seed: int) -> Verdict:
     """Gradient descent on the log-loss of a random corpus with cycles tends to W_fin + log t · W_svm from any
     start: finite odds inside components, Graph-SVM between them.
 
@@ -465,7 +464,7 @@ def random_cycles_split_into_direction_and_finite_part(seed: int) -> att.Verdict
     return _cyclic(seed, att.log_loss)
 
 
-def _cyclic(seed: int, loss: Any) -> att.Verdict:
+def _cyclic(seed: int, loss: Any) -> Verdict:
     corpus = att.next_token.random_corpus(120, 4, 6, seed, copies=True, group=2)
     graph, E = att.next_token.Priorities.of(corpus), att.next_token.random_embeddings(6, 12, seed)
     program = att.next_token.graph_program(corpus, E)
@@ -486,12 +485,12 @@ def _cyclic(seed: int, loss: Any) -> att.Verdict:
     growth = (W[:, -1] - W[:, 0]) / np.log(index[-1] / index[0])
     odds = np.concatenate([_odds(graph, w - finite, E)[~graph.strict] for w in W[:, -1]])
     apart = (att.frobenius.value(growth - program.W) / att.frobenius.value(program.W)).max()
-    return att.judge(
+    return judge(
         "random cycles split into direction and finite part",
-        att.at_most("largest error of the odds of tied tokens", np.abs(odds).max(), 1e-2),
-        att.at_most("‖growth per log t − W_svm‖ / ‖W_svm‖", apart, 0.15),
-        att.reported("tied pairs", (~graph.strict).sum() / 2),
-        att.reported("strict priorities", graph.strict.sum()),
+        at_most("largest error of the odds of tied tokens", np.abs(odds).max(), 1e-2),
+        at_most("‖growth per log t − W_svm‖ / ‖W_svm‖", apart, 0.15),
+        reported("tied pairs", (~graph.strict).sum() / 2),
+        reported("strict priorities", graph.strict.sum()),
         given={"the program is certified": program.certified, "there is a cycle": len(odds) > 0},
     )
 
@@ -529,7 +528,7 @@ def _random_layer(E: Float, seed: int, right: bool) -> Float:
 )
 def behind_any_layer_that_ranks_the_winner_first_descent_stays_at_its_program(
     seed: int, right: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """Acyclic corpus, a linear head with c_yᵀ x_y > c_yᵀ x for all other tokens x: gradient descent on
     log(1 + exp(−c_yᵀ Xᵀ softmax(X W q))) that starts near the direction of W_svm tends to it.
 
@@ -552,10 +551,10 @@ def behind_any_layer_that_ranks_the_winner_first_descent_stays_at_its_program(
         record=[500, 1_000],
     )
     growth = (path.W[:, -1] - path.W[:, -2]) / (0.03 * (path.index[-1] - path.index[-2]))
-    return att.judge(
+    return judge(
         "descent stays at the program of the winners",
-        att.at_most("largest 1 − cosine", (1 - att.cosine(path.W[:, -1], program.W)).max(), 0.02),
-        att.at_most(
+        at_most("largest 1 − cosine", (1 - att.cosine(path.W[:, -1], program.W)).max(), 0.02),
+        at_most(
             "‖growth per log t − W_svm‖ / ‖W_svm‖",
             (att.frobenius.value(growth - program.W) / size).max(),
             0.1,
@@ -603,7 +602,7 @@ def _in_balls(seed: int, group: int, wins: tuple[int, int], loss: Any) -> tuple[
     twin={"wins": (4, 1)},
     chosen_on=range(5),
 )
-def the_path_of_other_losses_tends_to_graph_svm(seed: int, wins: tuple[int, int] = (3, 2)) -> att.Verdict:
+def the_path_of_other_losses_tends_to_graph_svm(seed: int, wins: tuple[int, int] = (3, 2)) -> Verdict:
     """The weight of smallest loss in the ball of radius R has the direction of Graph-SVM as R → ∞ for other
     decreasing losses ℓ of the winner's attention, too, and inside components the odds p/(1 − p) of its own
     finite part, n₀ ℓ'(p) = n₁ ℓ'(1 − p).
@@ -613,20 +612,20 @@ def the_path_of_other_losses_tends_to_graph_svm(seed: int, wins: tuple[int, int]
     tie breaks. Wanted: 1 − cosine ≤ 3e-3 of the growth from R = 6 ‖W_svm‖ to 12 ‖W_svm‖, odds to 1e-2.
     """
     log_odds = {"logistic": 1.559113, "exponential": 0.860344}
-    evidence: list[att.Evidence] = []
+    evidence: list[Evidence] = []
     margins: list[float] = []
     odds: Float = np.zeros(0)
     for name, loss in (("logistic", att.logistic), ("exponential", att.exponential)):
         for group, kind in ((1, "an order"), (2, "cycles")):
             # One choice per sentence has no second winner: the numbers of wins leave an order as it is.
             away, odds, margin = _in_balls(seed, group, wins if group == 2 else (3, 2), loss)
-            evidence.append(att.at_most(f"1 − cosine of the growth, {kind}, {name}", away, 3e-3))
+            evidence.append(at_most(f"1 − cosine of the growth, {kind}, {name}", away, 3e-3))
             margins.append(margin)
         error = np.abs(odds - log_odds[name]).max(initial=0.0)
-        evidence.append(att.at_most(f"largest error of the log odds, {name}", error, 1e-2))
-    return att.judge(
+        evidence.append(at_most(f"largest error of the log odds, {name}", error, 1e-2))
+    return judge(
         "the path of other losses tends to Graph-SVM",
         *evidence,
-        att.reported("tied pairs", len(odds)),
+        reported("tied pairs", len(odds)),
         given={"the programs are certified": min(margins) > 0, "there is a cycle": len(odds) > 0},
     )

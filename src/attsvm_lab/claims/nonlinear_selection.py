@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Evidence, Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.prompt_instances import PAPER, Axes, all_selections
@@ -17,7 +18,7 @@ from attsvm_lab.experiment import solved
     removed="mixing tokens is strictly worse",
     twin={"strength": 1.0},
 )
-def a_head_that_mixing_hurts_selects_one_token_each(seed: int, strength: float = -0.5) -> att.Verdict:
+def a_head_that_mixing_hurts_selects_one_token_each(seed: int, strength: float = -0.5) -> Verdict:
     """With a nonlinear head for which mixing tokens is strictly worse than the best one, the
     regularisation path tends to p^mm of the best tokens.
 
@@ -31,7 +32,7 @@ def a_head_that_mixing_hurts_selects_one_token_each(seed: int, strength: float =
     """
     source, v = att.datasets.prompt_sphere(2, 3, 4, seed=seed)
     _, evidence = _path_to_best_tokens(att.Tokens(source.keys), v, strength)
-    return att.judge("the path of a head that mixing hurts tends to p^mm", *evidence)
+    return judge("the path of a head that mixing hurts tends to p^mm", *evidence)
 
 
 @claim(
@@ -41,7 +42,7 @@ def a_head_that_mixing_hurts_selects_one_token_each(seed: int, strength: float =
     twin={"strength": 1.0},
     chosen_on=range(5),
 )
-def the_path_of_W_selects_one_token_each_if_mixing_hurts(seed: int, strength: float = -0.5) -> att.Verdict:
+def the_path_of_W_selects_one_token_each_if_mixing_hurts(seed: int, strength: float = -0.5) -> Verdict:
     """With a head for which mixing tokens is strictly worse than the best one, the regularisation path of W
     tends to the Frobenius solution W^mm of the best tokens.
 
@@ -52,22 +53,22 @@ def the_path_of_W_selects_one_token_each_if_mixing_hurts(seed: int, strength: fl
     source, v = att.datasets.sphere(2, 3, 4, seed=seed)
     mm, evidence = _path_to_best_tokens(att.Tokens(source.keys, source.queries), v, strength)
     rank = float(np.linalg.matrix_rank(mm.W, tol=1e-3))
-    evidence.insert(-1, att.at_least("rank of W^mm", rank, 2.0))  # before what is only reported
-    return att.judge("the path of W for a head that mixing hurts tends to W^mm", *evidence)
+    evidence.insert(-1, at_least("rank of W^mm", rank, 2.0))  # before what is only reported
+    return judge("the path of W for a head that mixing hurts tends to W^mm", *evidence)
 
 
 def _path_to_best_tokens(
     tokens: att.Tokens, v: Float, strength: float
-) -> tuple[att.Solution, list[att.Evidence]]:
+) -> tuple[att.Solution, list[Evidence]]:
     """The program of the tokens of largest h, and how near the path of smallest loss comes to it."""
     head = att.QuadraticPenalty(v, np.array(strength))
     mm = solved(tokens, (tokens.keys @ v - strength * (tokens.keys**2).sum(-1)).argmax(-1))
     path = _smallest_loss(tokens, head, np.linalg.norm(mm.W) * np.array([10.0, 30.0]))
     off = 1 - att.cosine(path.W, mm.W)
     return mm, [
-        att.at_most("1 − cosine", off[-1], 0.01),
-        att.at_most("the same, relative to a radius three times smaller", off[-1] / off[-2], 1 / 4),
-        att.reported("least attention on a best token", path.attention[-1][mm.selected].min()),
+        at_most("1 − cosine", off[-1], 0.01),
+        at_most("the same, relative to a radius three times smaller", off[-1] / off[-2], 1 / 4),
+        reported("least attention on a best token", path.attention[-1][mm.selected].min()),
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import erf
 
-import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
 from attsvm.numbers import Float
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
@@ -28,7 +28,7 @@ SMALL = datasets.LocationRisk(d=40, T=10, sharpness=0.4, noise=0.2)
     twin={"tilt": 0.3},
     chosen_on=range(5),
 )
-def the_risk_of_erf_attention_has_a_closed_form(seed: int, tilt: float = 0.0) -> att.Verdict:
+def the_risk_of_erf_attention_has_a_closed_form(seed: int, tilt: float = 0.0) -> Verdict:
     """Where k ⊥ v, k ⊥ v* and v ⊥ k* the risk is noise² + γ² − 2γ²ν erf(λκ√(d/(2+4λ²γ²))) + γ²ζ(λκ√(d/2), λγ)
     + (L−1)ζ(0, λ).
 
@@ -42,9 +42,7 @@ def the_risk_of_erf_attention_has_a_closed_form(seed: int, tilt: float = 0.0) ->
     v = nu * truth.v + np.sqrt(1 - nu**2 - tilt**2) * orthogonal[1] + tilt * truth.k
     error = (truth.response - (erf(SMALL.sharpness * (tokens.keys @ k)) * (tokens.keys @ v)).sum(1)) ** 2
     away = (error.mean() - float(SMALL.on_manifold(kappa, nu))) / (error.std() / np.sqrt(len(error)))
-    return att.judge(
-        "the risk has a closed form", att.at_most("distance in standard errors", abs(float(away)), 4.0)
-    )
+    return judge("the risk has a closed form", at_most("distance in standard errors", abs(float(away)), 4.0))
 
 
 @claim(
@@ -54,7 +52,7 @@ def the_risk_of_erf_attention_has_a_closed_form(seed: int, tilt: float = 0.0) ->
     twin={"start": 0.0},
     chosen_on=range(5),
 )
-def projected_descent_on_the_manifold_finds_the_location(seed: int, start: float = 1.0) -> att.Verdict:
+def projected_descent_on_the_manifold_finds_the_location(seed: int, start: float = 1.0) -> Verdict:
     """Projected gradient descent on the risk from that manifold ends at (k*, v*) or at (−k*, −v*).
 
     The paper's run: d = 400, L = 10, γ² = 0.5, λ = 0.1, 20,000 steps of 4e-3, a start uniform on the spheres,
@@ -67,11 +65,11 @@ def projected_descent_on_the_manifold_finds_the_location(seed: int, start: float
     kappa, nu = on_manifold(RISK, begin, RATE, STEPS)[-1]
     risk = float(RISK.on_manifold(kappa, nu))
     oracle = float(RISK.on_manifold(1.0, 1.0))
-    return att.judge(
+    return judge(
         "projected descent finds the location",
-        att.at_least("κ, with the sign of ν", kappa * np.sign(nu), 0.97),
-        att.at_least("|ν|", abs(nu), 0.9999),
-        att.at_most("risk / the oracle's", risk / oracle, 1.003),
+        at_least("κ, with the sign of ν", kappa * np.sign(nu), 0.97),
+        at_least("|ν|", abs(nu), 0.9999),
+        at_most("risk / the oracle's", risk / oracle, 1.003),
     )
 
 
@@ -82,7 +80,7 @@ def projected_descent_on_the_manifold_finds_the_location(seed: int, start: float
     twin={"fixed": True},
     chosen_on=range(5),
 )
-def linear_regression_does_not_find_the_location(seed: int, fixed: bool = False) -> att.Verdict:
+def linear_regression_does_not_find_the_location(seed: int, fixed: bool = False) -> Verdict:
     """The best linear predictor of all tokens keeps the risk noise² + γ² − γ⁴/(L − 1 + γ²), which tends to
     noise² + γ².
 
@@ -90,10 +88,10 @@ def linear_regression_does_not_find_the_location(seed: int, fixed: bool = False)
     on as many fresh ones. Wanted: the fresh error within 10 % and 5 % of it. (80 coefficients on 4,000 inputs
     add 2 %. The last term is 5 % for L = 10, where it could be missing, and 23 % for L = 3.)
     """
-    return att.judge(
+    return judge(
         "linear regression does not find the location",
-        att.at_most("|fresh error / best linear risk − 1|, L = 10", abs(_off(seed, 4_000, 10, fixed)), 0.1),
-        att.at_most("the same, L = 3", abs(_off(seed, 20_000, 3, fixed)), 0.05),
+        at_most("|fresh error / best linear risk − 1|, L = 10", abs(_off(seed, 4_000, 10, fixed)), 0.1),
+        at_most("the same, L = 3", abs(_off(seed, 20_000, 3, fixed)), 0.05),
     )
 
 

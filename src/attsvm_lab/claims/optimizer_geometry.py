@@ -10,6 +10,7 @@ import math
 from functools import partial
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, judge, reported
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import equal_losers, first_tokens
 from attsvm_lab.experiment import Experiment
@@ -40,9 +41,7 @@ def _run(norm: Geometry, seed: int, lr: float = LR, momentum: float = 0.0) -> Ex
 
 
 @conjecture(removed="the optimizer's own norm: judged in l∞", twin={"norm": att.linf})
-def normalised_descent_maximises_the_frobenius_margin(
-    seed: int, norm: Geometry = att.frobenius
-) -> att.Verdict:
+def normalised_descent_maximises_the_frobenius_margin(seed: int, norm: Geometry = att.frobenius) -> Verdict:
     """Steepest descent in the Frobenius norm (normalised GD) reaches the best Frobenius margin.
 
     Separable best tokens, losing tokens of equal score, constant lr 0.1. Wanted: margin ratio ≥ 0.99.
@@ -52,7 +51,7 @@ def normalised_descent_maximises_the_frobenius_margin(
 
 
 @conjecture(removed="the optimizer's own norm: judged in Frobenius", twin={"norm": att.frobenius})
-def sign_descent_maximises_the_max_norm_margin(seed: int, norm: Geometry = att.linf) -> att.Verdict:
+def sign_descent_maximises_the_max_norm_margin(seed: int, norm: Geometry = att.linf) -> Verdict:
     """Steepest descent in the l∞ norm (sign descent) reaches the best l∞ margin.
 
     Setting as above; wanted: margin ratio ≥ 0.99. The twin judges the run in the Frobenius norm.
@@ -61,7 +60,7 @@ def sign_descent_maximises_the_max_norm_margin(seed: int, norm: Geometry = att.l
 
 
 @conjecture(removed="the optimizer's own norm: judged in l∞", twin={"norm": att.linf})
-def spectral_descent_maximises_the_spectral_margin(seed: int, norm: Geometry = att.spectral) -> att.Verdict:
+def spectral_descent_maximises_the_spectral_margin(seed: int, norm: Geometry = att.spectral) -> Verdict:
     """Steepest descent in the spectral norm (Muon's exact direction) reaches the best spectral margin.
 
     Setting as above; wanted: margin ratio ≥ 0.99. The twin judges the run in the l∞ norm.
@@ -74,7 +73,7 @@ def spectral_descent_maximises_the_spectral_margin(seed: int, norm: Geometry = a
 
 
 @conjecture(removed="the optimizer's own norm: judged in the spectral norm", twin={"norm": att.spectral})
-def coordinate_descent_maximises_the_l1_margin(seed: int, norm: Geometry = att.l1) -> att.Verdict:
+def coordinate_descent_maximises_the_l1_margin(seed: int, norm: Geometry = att.l1) -> Verdict:
     """Steepest descent in the l1 norm (one coordinate per step) reaches the best l1 margin.
 
     Setting as above; wanted: margin ratio ≥ 0.985. The twin judges the run in the spectral norm.
@@ -90,7 +89,7 @@ def coordinate_descent_maximises_the_l1_margin(seed: int, norm: Geometry = att.l
 
 
 @conjecture(removed="the optimizer's own norm: the next one in the table", twin={"shift": 1})
-def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> att.Verdict:
+def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> Verdict:
     """Of the four steepest descents, the one in a norm ends with the largest margin in that norm.
 
     Same data, same tokens, same number of steps. Wanted: in each norm, own ratio minus the best other
@@ -102,15 +101,15 @@ def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> at
         runs = [_run(rule, seed) for rule in norms]
         ratios = [float(run.share(norm, first_tokens(run.tokens))) for run in runs]
         own_ratio = ratios.pop((k - shift) % len(norms))
-        evidence.append(att.at_least(f"lead in {norm}", own_ratio - max(ratios), 0.02))
-    return att.judge("each steepest descent leads in its own norm", *evidence)
+        evidence.append(at_least(f"lead in {norm}", own_ratio - max(ratios), 0.02))
+    return judge("each steepest descent leads in its own norm", *evidence)
 
 
 # ---------------------------------------------------------------------- momentum
 
 
 @conjecture(removed=_SLOW, twin={"times": TOO_FAST})
-def momentum_keeps_the_frobenius_margin(seed: int, times: int = 1) -> att.Verdict:
+def momentum_keeps_the_frobenius_margin(seed: int, times: int = 1) -> Verdict:
     """Normalised descent on averaged gradients (momentum 0.9) reaches the best Frobenius margin too.
 
     The average of raw gradients; lr · margin below −log(0.9), so that gradients, which fade like
@@ -121,7 +120,7 @@ def momentum_keeps_the_frobenius_margin(seed: int, times: int = 1) -> att.Verdic
 
 
 @conjecture(removed=_SLOW, twin={"times": TOO_FAST})
-def signum_maximises_the_max_norm_margin(seed: int, times: int = 1) -> att.Verdict:
+def signum_maximises_the_max_norm_margin(seed: int, times: int = 1) -> Verdict:
     """Signum (the sign of averaged gradients) reaches the best l∞ margin.
 
     Setting and twin as for the Frobenius norm; wanted: margin ratio ≥ 0.99.
@@ -133,7 +132,7 @@ def signum_maximises_the_max_norm_margin(seed: int, times: int = 1) -> att.Verdi
 
 
 @conjecture(removed=_SLOW, twin={"times": TOO_FAST})
-def muon_maximises_the_spectral_margin(seed: int, times: int = 1) -> att.Verdict:
+def muon_maximises_the_spectral_margin(seed: int, times: int = 1) -> Verdict:
     """Muon (the orthogonal factor of averaged gradients) reaches the best spectral margin.
 
     Setting and twin as for the Frobenius norm; wanted: margin ratio ≥ 0.99.
@@ -141,7 +140,7 @@ def muon_maximises_the_spectral_margin(seed: int, times: int = 1) -> att.Verdict
     return _with_momentum(att.spectral, seed, times)
 
 
-def _with_momentum(norm: Geometry, seed: int, times: int) -> att.Verdict:
+def _with_momentum(norm: Geometry, seed: int, times: int) -> Verdict:
     lr = times * MOMENTUM_LR[norm]
     return _margin(_run(norm, seed, lr, MOMENTUM), norm, lr)
 
@@ -149,14 +148,14 @@ def _with_momentum(norm: Geometry, seed: int, times: int) -> att.Verdict:
 # ---------------------------------------------------------------------- details
 
 
-def _margin(run: Experiment, norm: Geometry, lr: float = LR) -> att.Verdict:
+def _margin(run: Experiment, norm: Geometry, lr: float = LR) -> Verdict:
     first = first_tokens(run.tokens)
     ratio = run.ratio(norm, first)
-    return att.judge(
+    return judge(
         f"W/N(W) reaches the best {norm} margin",
-        att.at_least("margin ratio", ratio[-1], ENOUGH[norm]),
-        att.reported("margin ratio at a tenth of the steps", ratio[-2]),
-        att.reported(
+        at_least("margin ratio", ratio[-1], ENOUGH[norm]),
+        reported("margin ratio at a tenth of the steps", ratio[-2]),
+        reported(
             "lr · margin, in units of −log 0.9", lr * run.solution(norm, first).margin / -math.log(MOMENTUM)
         ),
         numbers={"index": run.path.index, "margin ratio": ratio},

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_most, judge, reported
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.transformers_setup import draws
 from attsvm_lab.experiment import Experiment
@@ -20,7 +21,7 @@ DRAWS, WITHIN = 8, 0.01
 
 
 @conjecture(removed="the third: judged in l3, as if there were two factors", twin={"p": 3.0})
-def three_factors_maximise_the_margin_of_a_third_of_p(seed: int, p: float = 2.0) -> att.Verdict:
+def three_factors_maximise_the_margin_of_a_third_of_p(seed: int, p: float = 2.0) -> Verdict:
     """Steepest descent in l6 on three factors of a diagonal reaches the best l2 margin of their product.
 
     Eight draws of sphere(2, 4, 16), logistic loss, start 1, 1, 0, 10,000 steps of 0.005. The ratio r(t) to
@@ -37,7 +38,7 @@ def three_factors_maximise_the_margin_of_a_third_of_p(seed: int, p: float = 2.0)
 
 
 @conjecture(removed="the norm: judged in the Frobenius norm", twin={"norm": att.frobenius})
-def compositional_muon_reaches_the_spectral_margin(seed: int, norm: att.Norm = att.spectral) -> att.Verdict:
+def compositional_muon_reaches_the_spectral_margin(seed: int, norm: att.Norm = att.spectral) -> Verdict:
     """Compositional Muon on K and Q reaches the best spectral margin of its tokens, as Muon does.
 
     Eight draws of sphere(4, 4, 8), logistic loss, 1,600 steps of 0.1. Wanted: as above.
@@ -47,12 +48,10 @@ def compositional_muon_reaches_the_spectral_margin(seed: int, norm: att.Norm = a
     return _judged("compositional Muon", runs, norm)
 
 
-def _judged(steps: str, runs: Experiment, norm: att.Norm) -> att.Verdict:
+def _judged(steps: str, runs: Experiment, norm: att.Norm) -> Verdict:
     ends = runs.limit(norm)
-    return att.judge(
+    return judge(
         f"{steps} reach the best {norm} margin",
-        att.at_most(
-            f"median limit of the {norm} margin ratio, away from 1", abs(np.median(ends) - 1), WITHIN
-        ),
-        att.reported("least limit", ends.min()),
+        at_most(f"median limit of the {norm} margin ratio, away from 1", abs(np.median(ends) - 1), WITHIN),
+        reported("least limit", ends.min()),
     )

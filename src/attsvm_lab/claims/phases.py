@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
@@ -34,7 +35,7 @@ SIZE, SCALES = (4, 4, 8), (1e-3, 1e-1, 1.0)
     twin={"shared": False},
     chosen_on=CHOSEN,
 )
-def the_share_of_separable_selections_is_counted(seed: int, shared: bool = True) -> att.Verdict:
+def the_share_of_separable_selections_is_counted(seed: int, shared: bool = True) -> Verdict:
     """A prompt of width d separates a selection of n inputs of T Gaussian tokens with probability
     1 − 2 (V_{d+1} + V_{d+3} + …), V the volumes of n cones: Cover's count for any number of tokens.
 
@@ -50,9 +51,9 @@ def the_share_of_separable_selections_is_counted(seed: int, shared: bool = True)
         expected = datasets.separable_share(n, T, d)
         error = np.sqrt(expected * (1 - expected) / KEYS)
         off.append((np.mean(att.separable(att.Tokens(keys), selected)) - expected) / error)
-    return att.judge(
+    return judge(
         "the share of separable selections is the counted one",
-        att.at_most("largest distance in standard errors", np.abs(off).max(), 4),
+        at_most("largest distance in standard errors", np.abs(off).max(), 4),
     )
 
 
@@ -62,7 +63,7 @@ def the_share_of_separable_selections_is_counted(seed: int, shared: bool = True)
 @conjecture(removed="the exponent 1.6: with 2 the second size would be (8, 3, 9)", twin={"d": 9})
 def a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal(
     seed: int, d: int = 15
-) -> att.Verdict:
+) -> Verdict:
     """The share of global runs of a prompt is the n-th power of a function of d / ((n − 1) (T − 1)^1.6).
 
     (2, 8, 16) and (8, 3, 15) have the same variable, 0.71. 600 draws each, normalised descent from zero, 400
@@ -78,10 +79,10 @@ def a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal(
         path = Experiment(tokens, v, att.steepest(att.frobenius, 0.5), 400).path
         right = (path.selected == att.best_tokens(tokens, v)).all((-2, -1)).mean()
         share.append(float(right) ** (1 / n))
-    return att.judge(
+    return judge(
         "one variable says how often a prompt is right",
-        att.at_most("distance of the two shares", abs(share[0] - share[1]), 0.035),
-        att.reported("share at (2, 8, 16)", share[0]),
+        at_most("distance of the two shares", abs(share[0] - share[1]), 0.035),
+        reported("share at (2, 8, 16)", share[0]),
     )
 
 
@@ -89,7 +90,7 @@ def a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal(
 
 
 @conjecture(removed="the selections' own angles: those of the draw are shuffled", twin={"shuffled": True})
-def far_starts_end_where_the_cone_is_wide(seed: int, shuffled: bool = False) -> att.Verdict:
+def far_starts_end_where_the_cone_is_wide(seed: int, shuffled: bool = False) -> Verdict:
     """From long random starts a locally optimal selection is the likelier, the larger the solid angle of the
     directions that attend to it.
 
@@ -100,7 +101,7 @@ def far_starts_end_where_the_cone_is_wide(seed: int, shuffled: bool = False) -> 
 
 
 @conjecture(removed="the selections' own scores: those of the draw are shuffled", twin={"shuffled": True})
-def near_starts_end_where_the_score_is_high(seed: int, shuffled: bool = False) -> att.Verdict:
+def near_starts_end_where_the_score_is_high(seed: int, shuffled: bool = False) -> Verdict:
     """From short random starts a locally optimal selection is the likelier, the higher its tokens score.
 
     Setting as above, starts N(0, 0.1²).
@@ -108,15 +109,15 @@ def near_starts_end_where_the_score_is_high(seed: int, shuffled: bool = False) -
     return _basins(seed, NEAR, "score", shuffled)
 
 
-def _basins(seed: int, scale: float, predictor: str, shuffled: bool) -> att.Verdict:
+def _basins(seed: int, scale: float, predictor: str, shuffled: bool) -> Verdict:
     rng, correlations = np.random.default_rng([2, seed]), []
     for share, predictors in _shares_of_ends(seed, scale):
         order = rng.permutation(predictors[predictor]) if shuffled else predictors[predictor]
         if np.ptp(share) > 0:  # a draw whose runs all end at one selection, or at none, has no order
             correlations.append(spearmanr(order, share)[0])
-    return att.judge(
+    return judge(
         f"the {predictor} predicts where runs end",
-        att.at_least("mean rank correlation", np.mean(correlations), 0.3),
+        at_least("mean rank correlation", np.mean(correlations), 0.3),
     )
 
 
@@ -166,7 +167,7 @@ def _matches(ends: Any, selections: Any) -> Float:
 @claim(
     REFERENCE, "derived", removed="plain steps: they are normalised", twin={"plain": False}, chosen_on=CHOSEN
 )
-def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int, plain: bool = True) -> att.Verdict:
+def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int, plain: bool = True) -> Verdict:
     """Gradient descent on K and Q from α (K₀, Q₀) leaves zero after log(1/α) / log(1 + η σ₁) steps, σ₁ the
     largest singular value of ∇L(W = 0), and a bounded number more.
 
@@ -184,9 +185,9 @@ def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int, plain: bo
     left_at = path.index[arrived.argmax(1)].reshape(8, 2)
     grown = np.log1p(np.linalg.norm(_first_gradient(tokens, v), 2, axis=(-2, -1)))[::2]
     ratio = (left_at[:, 1] - left_at[:, 0]) * grown / np.log(100)
-    return att.judge(
+    return judge(
         "K and Q leave a small start after log(1/α) / log(1 + η σ₁) steps",
-        att.at_most("|median ratio of steps − 1|", abs(np.median(ratio) - 1), 0.01),
+        at_most("|median ratio of steps − 1|", abs(np.median(ratio) - 1), 0.01),
         given={"every run leaves": bool(arrived.any(1).all())},
     )
 
@@ -209,7 +210,7 @@ def descent_on_factors_is_quickest_from_a_start_of_middle_size(
     norm: att.Norm = att.nuclear,
     lr: float = 0.03,
     steps: int = 6000,
-) -> att.Verdict:
+) -> Verdict:
     """Normalised gradient descent on K and Q reaches 0.95 of the best nuclear margin sooner from α = 0.1 than
     from α = 0.001 and from α = 1.
 
@@ -225,10 +226,10 @@ def descent_on_factors_is_quickest_from_a_start_of_middle_size(
     runs = Experiment(tokens, v, att.steepest(rule, lr), steps, att.KeyQuery(), start, 60)
     came = np.minimum(runs.arrival(0.95, norm), steps).reshape(count, -1)
     later = np.exp(np.log(came / came[:, 1:2]).mean(0))
-    return att.judge(
+    return judge(
         "a start of middle size is the quickest",
-        att.at_least("steps from α = 0.001 over those from 0.1", later[0], 1.3),
-        att.at_least("steps from α = 1 over those from 0.1", later[2], 1.3),
+        at_least("steps from α = 0.001 over those from 0.1", later[0], 1.3),
+        at_least("steps from α = 1 over those from 0.1", later[2], 1.3),
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 
@@ -31,7 +32,7 @@ TARGETS = (1.0, 4.0, 16.0, 64.0)
     twin={"equal": True},
     chosen_on=range(5),
 )
-def attention_and_values_trained_together_polarise(seed: int, equal: bool = False) -> att.Verdict:
+def attention_and_values_trained_together_polarise(seed: int, equal: bool = False) -> Verdict:
     """Under logistic loss attention tends to the token of the largest value at the start, u_max ~ log t, and
     (1 − σ_max) log² t → 2(d − 1)/d.
 
@@ -53,14 +54,14 @@ def attention_and_values_trained_together_polarise(seed: int, equal: bool = Fals
     )
     largest = _flow(begin, lambda f: 1 / (1 + np.exp(f)), (RATE * STEPS,))[0].max()
     assert path.v is not None
-    return att.judge(
+    return judge(
         "attention and values polarise",
-        att.at_most("|u_max/log t − 1| at 1e200", abs(float(u[-1].max() / log_t[-1]) - 1), 1e-4),
-        att.at_most("(1 − σ_max) log² t over its limit, at 1e200", float(ratio[-1]), 1.02),
-        att.at_least("the same", float(ratio[-1]), 0.98),
-        att.at_most("the same, relative to 1e6", float(ratio[-1] / ratio[0]), 1.0),
-        att.at_least("the winner is that of u(0)", float((first == begin.argmax()).all()), 1.0),
-        att.at_most("descent's u_max away from the flow's", abs(float(path.v[-1].max() / largest) - 1), 1e-3),
+        at_most("|u_max/log t − 1| at 1e200", abs(float(u[-1].max() / log_t[-1]) - 1), 1e-4),
+        at_most("(1 − σ_max) log² t over its limit, at 1e200", float(ratio[-1]), 1.02),
+        at_least("the same", float(ratio[-1]), 0.98),
+        at_most("the same, relative to 1e6", float(ratio[-1] / ratio[0]), 1.0),
+        at_least("the winner is that of u(0)", float((first == begin.argmax()).all()), 1.0),
+        at_most("descent's u_max away from the flow's", abs(float(path.v[-1].max() / largest) - 1), 1e-3),
     )
 
 
@@ -71,7 +72,7 @@ def attention_and_values_trained_together_polarise(seed: int, equal: bool = Fals
     twin={"equal": True},
     chosen_on=range(5),
 )
-def squared_loss_polarises_as_far_as_its_target_is_large(seed: int, equal: bool = False) -> att.Verdict:
+def squared_loss_polarises_as_far_as_its_target_is_large(seed: int, equal: bool = False) -> Verdict:
     """Under squared loss attention becomes sharp, too, though the flow ends: the sharper, the larger the
     target.
 
@@ -81,11 +82,11 @@ def squared_loss_polarises_as_far_as_its_target_is_large(seed: int, equal: bool 
     """
     begin = _start(seed, equal)
     lost = np.array([np.exp(_flow(begin, partial(_residual, y), (1e4,))[1][-1]) for y in TARGETS])
-    return att.judge(
+    return judge(
         "squared loss polarises",
-        att.at_least("attention off the winner, target 1", lost[0], 0.5),
-        att.at_most("the same, target 16", lost[2], 0.02),
-        att.at_most("largest of one target over that of the one before", (lost[1:] / lost[:-1]).max(), 0.8),
+        at_least("attention off the winner, target 1", lost[0], 0.5),
+        at_most("the same, target 16", lost[2], 0.02),
+        at_most("largest of one target over that of the one before", (lost[1:] / lost[:-1]).max(), 0.8),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.prompt_instances import (
@@ -37,9 +38,7 @@ PROGRAM = 1e-7
     removed="the step of W is η/‖u‖²",
     twin={"step": 0.5},
 )
-def training_the_prompt_is_training_the_weight_on_a_fixed_query(
-    seed: int, step: float = 0.5 / 4
-) -> att.Verdict:
+def training_the_prompt_is_training_the_weight_on_a_fixed_query(seed: int, step: float = 0.5 / 4) -> Verdict:
     """Gradient descent on p in softmax(X p) with step η and on W in softmax(X W u) with step η/‖u‖²
     give W(t) = p(t) uᵀ/‖u‖² at every step.
 
@@ -61,10 +60,10 @@ def training_the_prompt_is_training_the_weight_on_a_fixed_query(
         ).W
         for tokens, rate, init in ((prompt, 0.5, start), (weight, step, start * u / 4))
     )
-    return att.judge(
+    return judge(
         "W(t) = p(t) uᵀ/‖u‖²",
-        att.at_most("largest difference", np.abs(W - p * u / 4).max(), ROUNDING),
-        att.reported("how far the prompt moved", np.abs(p[-1] - p[0]).max()),
+        at_most("largest difference", np.abs(W - p * u / 4).max(), ROUNDING),
+        reported("how far the prompt moved", np.abs(p[-1] - p[0]).max()),
     )
 
 
@@ -77,7 +76,7 @@ def training_the_prompt_is_training_the_weight_on_a_fixed_query(
     removed="the ray selects the best tokens",
     twin={"best": False},
 )
-def only_the_best_tokens_reach_the_smallest_loss(seed: int, best: bool = True) -> att.Verdict:
+def only_the_best_tokens_reach_the_smallest_loss(seed: int, best: bool = True) -> Verdict:
     """Every finite prompt has L(p) > L* = 1/n Σ ℓ(γ_best), and L(R p^mm) → L* as R grows.
 
     Hypotheses: a decreasing loss, a token that is not best, p^mm of the best tokens. Measured: the
@@ -101,11 +100,11 @@ def only_the_best_tokens_reach_the_smallest_loss(seed: int, best: bool = True) -
     )
     least = np.logaddexp(0.0, -att.scores(tokens, HEAD).max(-1)).mean()
     fall = -np.diff(at.log_excess[200:, 0]) / np.diff(radii)
-    return att.judge(
+    return judge(
         "L(p) > L*, and the ray of the best tokens reaches L*",
-        att.at_least("smallest L − L* at a random prompt", (at.loss[:200, 0] - least).min(), 1e-12),
-        att.at_least("fall of log(L − L*) per unit of R, R = 50 … 1,000", fall.min(), 1 - ROUNDING),
-        att.at_most("the same, R = 100 … 1,000", fall[-1], 1.001),
+        at_least("smallest L − L* at a random prompt", (at.loss[:200, 0] - least).min(), 1e-12),
+        at_least("fall of log(L − L*) per unit of R, R = 50 … 1,000", fall.min(), 1 - ROUNDING),
+        at_most("the same, R = 100 … 1,000", fall[-1], 1.001),
     )
 
 
@@ -118,7 +117,7 @@ def only_the_best_tokens_reach_the_smallest_loss(seed: int, best: bool = True) -
     removed="Assumption B: equal losing scores",
     twin={"equal": False},
 )
-def descent_always_moves_towards_the_best_direction(seed: int, equal: bool = True) -> att.Verdict:
+def descent_always_moves_towards_the_best_direction(seed: int, equal: bool = True) -> Verdict:
     """⟨∇L(p), p^mm⟩ < 0 at every finite prompt: there is no stationary point.
 
     Hypotheses: a decreasing loss, Assumption B (the losing tokens of an input share one score), p^mm
@@ -138,10 +137,10 @@ def descent_always_moves_towards_the_best_direction(seed: int, equal: bool = Tru
         tokens.values[..., 0], np.concatenate([tokens.keys, lead], -1), np.pad(prompts, ((0, 0), (0, 1)))
     )
     pull = slope[:, :-1] @ solved(tokens, best).W[:, 0] / slope[:, -1]
-    return att.judge(
+    return judge(
         "⟨∇L(p), p^mm⟩ < 0 everywhere",
-        att.at_least("least ⟨−∇L, p^mm⟩ / Σ c", pull.min(), 1 - PROGRAM),
-        att.at_most("the same, from above", pull.min(), 1.001),
+        at_least("least ⟨−∇L, p^mm⟩ / Σ c", pull.min(), 1 - PROGRAM),
+        at_most("the same, from above", pull.min(), 1.001),
     )
 
 
@@ -153,7 +152,7 @@ def descent_always_moves_towards_the_best_direction(seed: int, equal: bool = Tru
 )
 def the_gradient_is_lipschitz_with_the_stated_constant(
     seed: int, slope: Callable[[Float], Float] = log_slope
-) -> att.Verdict:
+) -> Verdict:
     """‖∇L(p) − ∇L(p')‖ ≤ L_p ‖p − p'‖ with L_p = 1/n Σ (M₀ ‖v‖² ‖X_i‖⁴ + 3 M₁ ‖v‖ ‖X_i‖³).
 
     Hypotheses (Assumption A): |ℓ''| ≤ M₀ and |ℓ'| ≤ M₁; logistic: ¼ and 1. Measured: the largest ratio
@@ -169,11 +168,11 @@ def the_gradient_is_lipschitz_with_the_stated_constant(
     opposite = np.stack([tokens.keys[0, :1], -tokens.keys[0, :1]], axis=1)
     near = 1e-4 * tokens.keys[0, :1]
     worst = _change(1_000 * np.array([[1.0, -1.0]]), opposite, 0 * near, near, slope, 1_000)
-    return att.judge(
+    return judge(
         "∇L is L_p-Lipschitz",
-        att.at_most("largest ‖∇L(p) − ∇L(p')‖ / (L_p ‖p − p'‖)", max(*map(np.max, ratios), worst.max()), 1),
-        att.at_least("the same, two opposite tokens", worst.max(), 0.2),
-        att.reported("the same, random tokens", np.max(ratios)),
+        at_most("largest ‖∇L(p) − ∇L(p')‖ / (L_p ‖p − p'‖)", max(*map(np.max, ratios), worst.max()), 1),
+        at_least("the same, two opposite tokens", worst.max(), 0.2),
+        reported("the same, random tokens", np.max(ratios)),
     )
 
 
@@ -190,7 +189,7 @@ def _change(
 @claim(
     f"{PAPER}, expansion lemma", "recalled-M", removed="softmax weights sum to one", twin={"softmax": False}
 )
-def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int, softmax: bool = True) -> att.Verdict:
+def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int, softmax: bool = True) -> Verdict:
     """|aᵀ(diag(s) − ssᵀ)γ − Σ_{t≥2} (a_1 − a_t)(γ_1 − γ_t) s_t| ≤ A Γ (1 − s_1)² with A and Γ the ranges
     of a and γ.
 
@@ -211,10 +210,10 @@ def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int, softmax: 
     # The exact form cancels where the leak is small: allow its rounding, 16 ulp of its largest term.
     rounding = 16 * np.finfo(float).eps * np.abs(a * gamma).max(-1)
     ratio = np.maximum(np.abs(exact - first) - rounding, 0) / (size * leak**2)
-    return att.judge(
+    return judge(
         "the expansion is exact to second order",
-        att.at_most("largest error / (A Γ (1 − s_1)²)", ratio.max(), 1),
-        att.at_least("the same, from below", ratio.max(), 0.9),
+        at_most("largest error / (A Γ (1 − s_1)²)", ratio.max(), 1),
+        at_least("the same, from below", ratio.max(), 0.9),
     )
 
 
@@ -222,7 +221,7 @@ def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int, softmax: 
 
 
 @claim(f"{PAPER}, feasibility of the p-SVM", "derived", removed="d ≥ n(T − 1)", twin={"d": 4})
-def every_selection_is_separable_once_the_width_reaches_the_constraints(seed: int, d: int = 9) -> att.Verdict:
+def every_selection_is_separable_once_the_width_reaches_the_constraints(seed: int, d: int = 9) -> Verdict:
     """With generic keys and d ≥ n(T − 1) every selection of tokens is separable.
 
     The n(T − 1) rows are then linearly independent. Measured: the share of the 64 selections of
@@ -230,9 +229,7 @@ def every_selection_is_separable_once_the_width_reaches_the_constraints(seed: in
     """
     keys = att.datasets.prompt_sphere(3, 4, d, seed=seed)[0].keys
     every = np.stack(np.meshgrid(*[np.arange(4)] * 3, indexing="ij"), -1).reshape(-1, 3)
-    return att.judge(
+    return judge(
         "every selection is separable",
-        att.at_least(
-            "share of separable selections", float(np.mean(att.separable(att.Tokens(keys), every))), 1
-        ),
+        at_least("share of separable selections", float(np.mean(att.separable(att.Tokens(keys), every))), 1),
     )

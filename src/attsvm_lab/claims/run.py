@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm import Evidence, Verdict
+from attsvm.comparison.evidence import Evidence, Verdict
 from attsvm_lab.claims import by_module
 from attsvm_lab.claims.claim import Check, Claim
 from attsvm_lab.workers import using
@@ -122,7 +122,7 @@ def _verdict(name: str, check: Check, seed: int) -> Verdict:
     except ValueError as error:
         return Verdict(name, "not applicable", (), f"{type(error).__name__}: {error}")
     if not isinstance(verdict, Verdict):
-        raise TypeError(f"{name} returned {verdict!r}. Return a verdict: att.judge(statement, evidence, …).")
+        raise TypeError(f"{name} returned {verdict!r}. Return a verdict: judge(statement, evidence, …).")
     return verdict
 
 

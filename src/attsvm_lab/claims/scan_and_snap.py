@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import r2
@@ -102,7 +102,7 @@ def scan(
 )
 def attention_moves_to_distinct_tokens_by_the_square_of_their_frequency(
     seed: int, common: int = COMMON
-) -> att.Verdict:
+) -> Verdict:
     """Attention starts uniform, leaves the tokens that occur with every next token, and moves to distinct
     tokens, most to those that co-occur most with the query.
 
@@ -121,18 +121,16 @@ def attention_moves_to_distinct_tokens_by_the_square_of_their_frequency(
     z = scan(P, (EARLY_LR, EARLY_LR), EARLY_STEPS + 1, [EARLY_STEPS + 1]).logits[-1]
     growth = z / (EARLY_LR**2 * EARLY_STEPS * (EARLY_STEPS - 1) / 2)
     predicted = _second_order(P)
-    return att.judge(
+    return judge(
         "attention moves to distinct tokens by the square of their frequency",
-        att.at_least("share of distinct tokens whose logit rises", (growth[common:] > 1e-6).mean(), 1.0),
-        att.at_least(
-            "share of common tokens whose logit falls", (growth[:common] < -1e-6).sum() / COMMON, 1.0
-        ),
-        att.at_most(
+        at_least("share of distinct tokens whose logit rises", (growth[common:] > 1e-6).mean(), 1.0),
+        at_least("share of common tokens whose logit falls", (growth[:common] < -1e-6).sum() / COMMON, 1.0),
+        at_most(
             "error of the formula",
             np.abs(growth - predicted).max() / max(np.abs(predicted).max(), 1e-6),
             0.02,
         ),
-        att.reported("largest logit of a common token over the largest", growth.min() / growth.max()),
+        reported("largest logit of a common token over the largest", growth.min() / growth.max()),
     )
 
 
@@ -152,7 +150,7 @@ def _second_order(P: Float) -> Float:
     removed="the length of the attended text divided out",
     twin={"normalised": False},
 )
-def the_scan_stops_before_one_token_takes_all(seed: int, normalised: bool = True) -> att.Verdict:
+def the_scan_stops_before_one_token_takes_all(seed: int, normalised: bool = True) -> Verdict:
     """Where the decoder learns faster than attention, the scan slows down and leaves a nearly fixed mixture
     of distinct tokens: no winner takes all.
 
@@ -173,15 +171,15 @@ def the_scan_stops_before_one_token_takes_all(seed: int, normalised: bool = True
     half = int(np.searchsorted(run.log_time, run.log_time[-1] / 2))
     late = run.log_time >= LATE
     x, common = np.log(run.log_time[late]), run.logits[late, :COMMON].mean(-1)
-    return att.judge(
+    return judge(
         "the scan stops before one token takes all",
-        att.at_most("largest share at the end, over that of the start", (top[-1] / top[0]).max(), 1.4),
-        att.at_least("the same, least over the classes", (top[-1] / top[0]).min(), 1.0),
-        att.at_most("change of the shares while log t doubles", np.abs(top[-1] / top[half] - 1).max(), 0.02),
-        att.at_least("R² of common logits against log log t", r2(x, common), 0.997),
-        att.at_most("their slope", np.polyfit(x, common, 1)[0], -0.6),
-        att.at_least("the same, from below", np.polyfit(x, common, 1)[0], -0.9),
-        att.reported("attention left on common tokens", run.attention[-1, :, :COMMON].sum(-1).max()),
+        at_most("largest share at the end, over that of the start", (top[-1] / top[0]).max(), 1.4),
+        at_least("the same, least over the classes", (top[-1] / top[0]).min(), 1.0),
+        at_most("change of the shares while log t doubles", np.abs(top[-1] / top[half] - 1).max(), 0.02),
+        at_least("R² of common logits against log log t", r2(x, common), 0.997),
+        at_most("their slope", np.polyfit(x, common, 1)[0], -0.6),
+        at_least("the same, from below", np.polyfit(x, common, 1)[0], -0.9),
+        reported("attention left on common tokens", run.attention[-1, :, :COMMON].sum(-1).max()),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.experiment import solved
@@ -70,7 +71,7 @@ def loss_and_gradient(parameters: Float, task: Task, reads_token: bool) -> tuple
     removed="texts in which there is nothing to say",
     twin={"silent": 0.0},
 )
-def a_value_temperature_silences_texts_of_noise(seed: int, silent: float = 0.5) -> att.Verdict:
+def a_value_temperature_silences_texts_of_noise(seed: int, silent: float = 0.5) -> Verdict:
     """A temperature of values that reads the token suppresses noise where attention cannot: softmax must put
     its weight somewhere, and in a text of noise alone every place is noise.
 
@@ -87,12 +88,12 @@ def a_value_temperature_silences_texts_of_noise(seed: int, silent: float = 0.5) 
     noise = MARK**2 + (WIDTH - 2) / LENGTH
     floor = informative * noise / (4 * (informative + noise))
     common = 1 / (1 + np.exp(-fits[False][-1]))
-    return att.judge(
+    return judge(
         "a value temperature silences texts of noise",
-        att.at_most("loss with a temperature per token", losses[True], 1e-4),
-        att.at_most("loss with one for all, away from the formula", abs(losses[False] / floor - 1), 0.08),
-        att.at_most("that one, away from the formula", abs(common * (1 + noise / informative) - 1), 0.04),
-        att.reported("loss with one for all", losses[False]),
+        at_most("loss with a temperature per token", losses[True], 1e-4),
+        at_most("loss with one for all, away from the formula", abs(losses[False] / floor - 1), 0.08),
+        at_most("that one, away from the formula", abs(common * (1 + noise / informative) - 1), 0.04),
+        reported("loss with one for all", losses[False]),
     )
 
 
@@ -113,7 +114,7 @@ def _fit(task: Task, reads_token: bool) -> Float:
 )
 def without_a_query_temperature_the_norm_grows_like_one_over_the_angle(
     seed: int, same_tokens: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """Of two similar queries of the same tokens one selects and one spreads its attention evenly: then W is
     longer by 1/sin θ than with a temperature per query, θ the angle of the queries.
 
@@ -136,8 +137,8 @@ def without_a_query_temperature_the_norm_grows_like_one_over_the_angle(
         similar = np.cos(angle) * first + np.sin(angle) * second
         both = solved(att.Tokens(keys, np.stack([first, similar])), selected)
         factors.append(np.linalg.norm(both.W) / np.linalg.norm(alone.W) * np.sin(angle))
-    return att.judge(
+    return judge(
         "the norm grows like 1/sin θ",
-        att.at_least("least of norm · sin θ over the norm alone", min(factors), 1 - 1e-6),
-        att.at_most("largest of them", max(factors), 1 + 1e-6),
+        at_least("least of norm · sin θ over the norm alone", min(factors), 1 - 1e-6),
+        at_most("largest of them", max(factors), 1 + 1e-6),
     )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.prompt_instances import PAPER, Axes, unit
@@ -144,18 +145,18 @@ def _path(seed: int, alike: bool) -> att.Path:
     return everywhere if everywhere.loss[-1] <= nearest.loss[-1] else nearest
 
 
-def _path_limit(seed: int, alike: bool, tied: bool) -> att.Verdict:
+def _path_limit(seed: int, alike: bool, tied: bool) -> Verdict:
     path = _path(seed, alike)
     given, W, lengths = problem_of_path(seed, alike)
     both = [W[0], solved(path.tokens, given.best).W]
     off, off_tied = (1 - att.cosine(path.W, candidate) for candidate in (both[::-1] if tied else both))
-    return att.judge(
+    return judge(
         "the path tends to the shortest program of one token from each set",
-        att.at_most("1 − cosine", off[-1], 0.01),
-        att.at_most("the same, relative to a radius three times smaller", off[-1] / off[-2], 0.4),
-        att.reported("1 − cosine to the other program, tied and of a choice", off_tied[-1]),
-        att.reported("choices", len(W)),
-        att.reported("length of the second shortest program over the first", lengths[1] / lengths[0]),
+        at_most("1 − cosine", off[-1], 0.01),
+        at_most("the same, relative to a radius three times smaller", off[-1] / off[-2], 0.4),
+        reported("1 − cosine to the other program, tied and of a choice", off_tied[-1]),
+        reported("choices", len(W)),
+        reported("length of the second shortest program over the first", lengths[1] / lengths[0]),
     )
 
 
@@ -165,9 +166,7 @@ def _path_limit(seed: int, alike: bool, tied: bool) -> att.Verdict:
     removed="one token of each set: all of them are tied above the others",
     twin={"tied": True},
 )
-def the_path_puts_one_of_the_tokens_that_are_alike_above_the_others(
-    seed: int, tied: bool = False
-) -> att.Verdict:
+def the_path_puts_one_of_the_tokens_that_are_alike_above_the_others(seed: int, tied: bool = False) -> Verdict:
     """Where a nonlinear head does not tell the best tokens O_i of an input apart, the regularisation path
     tends to min ‖p‖ with max over α in O_i of min over τ outside of O_i of pᵀ(k_α − k_τ) ≥ 1: one of them is
     enough, and which one is part of the program.
@@ -189,7 +188,7 @@ def the_path_puts_one_of_the_tokens_that_are_alike_above_the_others(
 )
 def the_path_takes_the_shortest_program_of_equally_good_tokens_that_mixing_hurts(
     seed: int, tied: bool = False
-) -> att.Verdict:
+) -> Verdict:
     """Where several tokens of an input are best and mixing them costs, the regularisation path tends to the
     shortest p^mm(α) over all choices α of best tokens.
 
@@ -222,9 +221,7 @@ def _runs(seed: int) -> tuple[att.Path, Bool]:
     removed="one token of each set: all of them are tied above the others",
     twin={"tied": True},
 )
-def descent_puts_one_of_the_tokens_that_are_alike_above_the_others(
-    seed: int, tied: bool = False
-) -> att.Verdict:
+def descent_puts_one_of_the_tokens_that_are_alike_above_the_others(seed: int, tied: bool = False) -> Verdict:
     """Gradient descent under such a head tends to the program of its own choice of one token from each set.
 
     The paper proves it of the path only. 16 draws (6, 6, 24), small random starts, 4,000 normalised steps.
@@ -241,11 +238,11 @@ def descent_puts_one_of_the_tokens_that_are_alike_above_the_others(
     ratio = lengths[:, None] * lead.min(-1) / path.norm()
     at_end = 2 * ratio[:, -1] - ratio[:, -2]
     off = 1 - att.cosine(path.W, program.W)[:, -1]
-    return att.judge(
+    return judge(
         "descent tends to the program of one token from each set",
-        att.at_most("median 1 − cosine", np.median(off), 0.002),
-        att.at_least("least limit of the margin ratio", at_end.min(), 0.98),
-        att.at_most("median |limit of the margin ratio − 1|", np.median(np.abs(at_end - 1)), 0.002),
-        att.at_most("largest margin ratio, over the exact program's", ratio.max(), 1 + 1e-9),
-        att.reported("sets of several tokens in a draw", (sets.sum(-1) > 1).sum(-1).mean()),
+        at_most("median 1 − cosine", np.median(off), 0.002),
+        at_least("least limit of the margin ratio", at_end.min(), 0.98),
+        at_most("median |limit of the margin ratio − 1|", np.median(np.abs(at_end - 1)), 0.002),
+        at_most("largest margin ratio, over the exact program's", ratio.max(), 1 + 1e-9),
+        reported("sets of several tokens in a draw", (sets.sum(-1) > 1).sum(-1).mean()),
     )

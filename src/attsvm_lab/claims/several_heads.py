@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.experiment import Experiment, solved
@@ -21,7 +22,7 @@ STEPS, LR = 10_000, 0.1
 
 
 @conjecture(removed="the joint norm: every head is normalised by itself", twin={"norm": "apart"})
-def a_head_is_as_long_as_its_task_is_hard(seed: int, norm: str = "joint") -> att.Verdict:
+def a_head_is_as_long_as_its_task_is_hard(seed: int, norm: str = "joint") -> Verdict:
     """Under normalised gradient descent in one norm of all heads, length times margin is the same for each.
 
     Three heads with values of their own on sphere(4, 4, 8), logistic loss, 10,000 steps of 0.1. Wanted: the
@@ -35,10 +36,10 @@ def a_head_is_as_long_as_its_task_is_hard(seed: int, norm: str = "joint") -> att
         if differ := bool(np.ptp(margin) > 0.1 * margin.mean()):
             break
     product = np.asarray(path.norm())[-1] * margin
-    return att.judge(
+    return judge(
         "a head is as long as its task is hard",
-        att.at_most("spread of length × margin", np.ptp(product) / product.mean(), 0.02),
-        att.at_least("least Frobenius margin ratio of a head", ratio.min(), 0.98),
+        at_most("spread of length × margin", np.ptp(product) / product.mean(), 0.02),
+        at_least("least Frobenius margin ratio of a head", ratio.min(), 0.98),
         given={"the margins differ": differ},
     )
 
@@ -46,16 +47,16 @@ def a_head_is_as_long_as_its_task_is_hard(seed: int, norm: str = "joint") -> att
 @conjecture(
     removed="a norm for each head: the heads side by side are one matrix", twin={"norm": "concatenated"}
 )
-def muon_per_head_maximises_the_spectral_margin_of_each(seed: int, norm: str = "apart") -> att.Verdict:
+def muon_per_head_maximises_the_spectral_margin_of_each(seed: int, norm: str = "apart") -> Verdict:
     """Spectral descent on each head by itself reaches the best spectral margin of every head.
 
     Setting as above. Wanted: least margin ratio of the three ≥ 0.98. The twin: spectral
     descent on [W_1 W_2 W_3] as one matrix, which does not.
     """
     ratio, _ = _judged(_heads(seed, att.spectral, norm), att.spectral)
-    return att.judge(
+    return judge(
         "Muon per head reaches every head's spectral margin",
-        att.at_least("least spectral margin ratio of a head", ratio.min(), 0.98),
+        at_least("least spectral margin ratio of a head", ratio.min(), 0.98),
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import softmax
 
 import attsvm as att
+from attsvm.comparison.evidence import Evidence, Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
@@ -33,7 +34,7 @@ RELU_STEPS, RELU_LR, START = 1_000, 0.02, 0.1
     removed="a first token without content: its content is drawn as the others' is",
     twin={"silent": False},
 )
-def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> att.Verdict:
+def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> Verdict:
     """Trained on the squared error, every row but the trigger's attends BOS alone, and W grows by ½ log t
     along the max-margin program that selects BOS there and ties all other tokens at the trigger.
 
@@ -44,7 +45,7 @@ def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> att.Verd
     ‖W*‖² = 4/3.
     """
     tokens, selected = datasets.trigger_means(*SIZE, seed=seed)
-    return att.judge(
+    return judge(
         "a sink is a max-margin selection",
         *_selects(_trained(seed, silent), solved(tokens, selected), selected),
     )
@@ -56,7 +57,7 @@ def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> att.Verd
     removed="answers that are the sink's content alone: half of each is the mean of the other tokens",
     twin={"share": 0.5},
 )
-def a_sink_that_broadcasts_is_the_same_selection(seed: int, share: float = 1.0) -> att.Verdict:
+def a_sink_that_broadcasts_is_the_same_selection(seed: int, share: float = 1.0) -> Verdict:
     """A sink whose value is large is the max-margin selection of a sink without content, if its content is
     the whole answer of the rows that attend it: a selection does not depend on the length of a value.
 
@@ -66,7 +67,7 @@ def a_sink_that_broadcasts_is_the_same_selection(seed: int, share: float = 1.0) 
     """
     tokens, selected = broadcasting(seed, share)
     path = _descended(tokens, BROADCAST_LR)
-    return att.judge(
+    return judge(
         "a broadcasting sink is a max-margin selection",
         *_selects(path, solved(tokens, selected), selected, nearest=0.98, off=0.08),
     )
@@ -88,23 +89,23 @@ def broadcasting(seed: int, share: float) -> tuple[att.Tokens, Bool]:
 
 def _selects(
     path: att.Path, best: att.Solution, selected: Bool, nearest: float = 0.99, off: float = 0.06
-) -> list[att.Evidence]:
+) -> list[Evidence]:
     """BOS everywhere but at triggers, and growth of W along the program by ½ log t."""
     trigger, bos = at_trigger(selected), path.attention[-1, :, 0]
     moved = path.W[-1] - path.W[-2]
     share = np.linalg.norm(moved) * float(best.margin) / (0.5 * np.log(10))
     return [
-        att.at_least("least attention of BOS but at triggers", bos[~trigger].min(), 0.98),
-        att.at_most("largest attention of BOS at a trigger", bos[trigger].max(), 0.02),
-        att.at_least("cosine of the growth of W to the program", att.cosine(moved[None], best.W)[0], nearest),
-        att.at_most("growth of W / (½ log 10 ‖W*‖), away from 1", abs(share - 1), off),
-        att.reported("‖W*‖² of the program", 1 / float(best.margin) ** 2),
-        att.reported("loss", path.loss[-1]),
+        at_least("least attention of BOS but at triggers", bos[~trigger].min(), 0.98),
+        at_most("largest attention of BOS at a trigger", bos[trigger].max(), 0.02),
+        at_least("cosine of the growth of W to the program", att.cosine(moved[None], best.W)[0], nearest),
+        at_most("growth of W / (½ log 10 ‖W*‖), away from 1", abs(share - 1), off),
+        reported("‖W*‖² of the program", 1 / float(best.margin) ** 2),
+        reported("loss", path.loss[-1]),
     ]
 
 
 @claim(f"{PAPER}, ReLU attention", "text", removed="ReLU: softmax attention", twin={"kind": "softmax"})
-def relu_attention_solves_the_task_without_a_sink(seed: int, kind: str = "relu") -> att.Verdict:
+def relu_attention_solves_the_task_without_a_sink(seed: int, kind: str = "relu") -> Verdict:
     """relu(logits)/(i − 1) in place of softmax gives the same answers, and no row attends BOS.
 
     The same sequences, Adam, 1,000 steps of 0.02 that shrink to zero, from N(0, 0.1²); judged on 200 fresh
@@ -119,11 +120,11 @@ def relu_attention_solves_the_task_without_a_sink(seed: int, kind: str = "relu")
         weights = softmax_weights(_trained(seed, True).final, fresh)
         loss = (np.einsum("nt,ntc->nc", weights, fresh.values) ** 2).sum(-1).mean() / 2
     silent = (fresh.values[:, 0] ** 2).sum(-1).mean() / 2
-    return att.judge(
+    return judge(
         "the task is solved without a sink",
-        att.at_most("error relative to that of the answer zero", np.sqrt(loss / silent), 1e-4),
-        att.at_most("mean weight of BOS but at triggers", weights[~at_trigger(selected), 0].mean(), 0.1),
-        att.reported("largest weight of BOS but at triggers", weights[~at_trigger(selected), 0].max()),
+        at_most("error relative to that of the answer zero", np.sqrt(loss / silent), 1e-4),
+        at_most("mean weight of BOS but at triggers", weights[~at_trigger(selected), 0].mean(), 0.1),
+        reported("largest weight of BOS but at triggers", weights[~at_trigger(selected), 0].max()),
     )
 
 

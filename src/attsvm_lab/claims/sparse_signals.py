@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
 from attsvm.numbers import Float
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
@@ -33,7 +34,7 @@ DRAWS, LOADS = 30, (0.75, 1.0, 1.35)
     twin={"permuted": True},
     chosen_on=range(5),
 )
-def two_gradient_steps_find_the_signal(seed: int, permuted: bool = False) -> att.Verdict:
+def two_gradient_steps_find_the_signal(seed: int, permuted: bool = False) -> Verdict:
     """From zero, one step of the head and one of the prompt align it with the signal: 1 − cosine = C/α, α =
     n/d.
 
@@ -51,11 +52,11 @@ def two_gradient_steps_find_the_signal(seed: int, permuted: bool = False) -> att
                 tokens = att.Tokens(tokens.keys, labels=labels)
             cosines.append(float(xi @ prompt(tokens)))
         gaps.append(1 - float(np.mean(cosines)))
-    return att.judge(
+    return judge(
         "two gradient steps find the signal",
-        att.at_most("1 − cosine at α = 32", gaps[1], 0.005),
-        att.at_most("1 − cosine at α = 32, relative to α = 8", gaps[1] / gaps[0], 0.33),
-        att.at_least("the same", gaps[1] / gaps[0], 0.14),
+        at_most("1 − cosine at α = 32", gaps[1], 0.005),
+        at_most("1 − cosine at α = 32, relative to α = 8", gaps[1] / gaps[0], 0.33),
+        at_least("the same", gaps[1] / gaps[0], 0.14),
     )
 
 
@@ -68,7 +69,7 @@ def two_gradient_steps_find_the_signal(seed: int, permuted: bool = False) -> att
 )
 def attention_needs_a_signal_of_log_l_where_pooling_needs_its_root(
     seed: int, growing: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """With strength 1.5 log L the error of attention falls with L, while that of pooled tokens tends to one
     half; these need a strength of order √L.
 
@@ -83,13 +84,13 @@ def attention_needs_a_signal_of_log_l_where_pooling_needs_its_root(
         attention.append(_error(*((_attended(a), labels) for a, labels in read)))
         pooled.append(_error(*((a.mean(1), labels) for a, labels in read)))
         rooted.append(_error(*((a.mean(1), labels) for a, labels in _read(seed, L, 4 * np.sqrt(L)))))
-    return att.judge(
+    return judge(
         "attention needs log L, pooling its root",
-        att.at_most("largest error of attention", max(attention), 0.02),
-        att.at_most("its last error minus its first", attention[-1] - attention[0], 0.0),
-        att.at_least("last error of pooled tokens", pooled[-1], 0.35),
-        att.at_most("largest error of pooled tokens, strength 4 √L", max(rooted), 0.05),
-        att.at_least("least", min(rooted), 0.01),
+        at_most("largest error of attention", max(attention), 0.02),
+        at_most("its last error minus its first", attention[-1] - attention[0], 0.0),
+        at_least("last error of pooled tokens", pooled[-1], 0.35),
+        at_most("largest error of pooled tokens, strength 4 √L", max(rooted), 0.05),
+        at_least("least", min(rooted), 0.01),
     )
 
 
@@ -111,7 +112,7 @@ def _read(seed: int, L: int, strength: float) -> list[tuple[Float, Float]]:
 )
 def a_prompt_selects_planted_tokens_up_to_its_capacity(
     seed: int, tokens_of: Callable[[int], int] = lambda T: T
-) -> att.Verdict:
+) -> Verdict:
     """Gaussian tokens with a planted one can be selected in n examples up to n* = d · max_s (1 − s²)/D(s ·
     strength), no further.
 
@@ -137,7 +138,7 @@ def a_prompt_selects_planted_tokens_up_to_its_capacity(
 )
 def a_matrix_has_the_capacity_of_a_prompt_with_as_many_entries(
     seed: int, own_queries: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """With Gaussian queries of width e a matrix W selects planted tokens in n* = d e/D(0) examples.
 
     d = e = 8, no signal, T = 2, 4 and 16; 30 draws each. Wanted: as for prompts. Surprise: the rows x zᵀ are
@@ -193,11 +194,11 @@ def _shares(outcomes: list[Any]) -> Float:
     return np.asarray(outcomes, dtype=float).mean(-1).reshape(-1, len(LOADS))
 
 
-def _judged(name: str, shares: Float) -> att.Verdict:
+def _judged(name: str, shares: Float) -> Verdict:
     below, at, above = shares.T
-    return att.judge(
+    return judge(
         name,
-        att.at_least("least share separable at 0.75 n*", below.min(), 0.8),
-        att.at_most("largest |share − ½| at n*", np.abs(at - 0.5).max(), 0.3),
-        att.at_most("largest share separable at 1.35 n*", above.max(), 0.2),
+        at_least("least share separable at 0.75 n*", below.min(), 0.8),
+        at_most("largest |share − ½| at n*", np.abs(at - 0.5).max(), 0.3),
+        at_most("largest share separable at 1.35 n*", above.max(), 0.2),
     )

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as File
 
-from attsvm import Evidence
 from attsvm._support.options import BadOption
+from attsvm.comparison.evidence import Evidence
 from attsvm.numbers.atomic_write import write_text
 from attsvm_lab.claims import by_module
 from attsvm_lab.claims.claim import Claim

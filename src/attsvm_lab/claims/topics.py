@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
@@ -100,7 +101,7 @@ def changes(
     removed="topic A among the sentences: the model of topic B",
     twin={"corpus_name": "B"},
 )
-def training_on_two_topics_keeps_the_order_of_each(seed: int, corpus_name: str = "both") -> att.Verdict:
+def training_on_two_topics_keeps_the_order_of_each(seed: int, corpus_name: str = "both") -> Verdict:
     """What topic A puts above another token, the model of A and B does not put below it.
 
     Four pairs of topics. Wanted: in the program of both topics no strict priority of A is reversed (least gap
@@ -118,13 +119,13 @@ def training_on_two_topics_keeps_the_order_of_each(seed: int, corpus_name: str =
         least = min(least, gaps[0].min())
         strict_signs.append(gaps[1][strict] > 0)
         tied_signs.append(gaps[1][~strict] > 0)
-    return att.judge(
+    return judge(
         "the order of topic A is kept",
-        att.at_least("least gap of a strict priority of A, program", least, -1e-6),
-        att.at_least(
+        at_least("least gap of a strict priority of A, program", least, -1e-6),
+        at_least(
             "share of those strict in both that stand, trained", np.concatenate(strict_signs).mean(), 0.999
         ),
-        att.reported("share of those that B ties that stand, trained", np.concatenate(tied_signs).mean()),
+        reported("share of those that B ties that stand, trained", np.concatenate(tied_signs).mean()),
     )
 
 
@@ -136,7 +137,7 @@ def training_on_two_topics_keeps_the_order_of_each(seed: int, corpus_name: str =
 )
 def a_topic_changes_only_where_lower_tokens_outnumber_all_top_ones(
     seed: int, kind: str = "program"
-) -> att.Verdict:
+) -> Verdict:
     """After a text of topic A the model of both topics leaves the topic only where a token of lower priority
     occurs more often than every token of the highest priority.
 
@@ -149,11 +150,11 @@ def a_topic_changes_only_where_lower_tokens_outnumber_all_top_ones(
     observed = _changes_of_draws(seed, kind, TEST_LENGTH)
     changed = sum(int(c.changed.sum()) for c in observed)
     allowed = sum(int((c.changed & c.lower & c.outnumbers_all).sum()) for c in observed)
-    return att.judge(
+    return judge(
         "changes need a lower token that outnumbers all top ones",
-        att.at_most("changes without it", changed - allowed, 0),
-        att.reported("changes", changed),
-        att.reported("ambiguous", sum(int(c.ambiguous.sum()) for c in observed)),
+        at_most("changes without it", changed - allowed, 0),
+        reported("changes", changed),
+        reported("ambiguous", sum(int(c.ambiguous.sum()) for c in observed)),
         given={"the topic changes somewhere": changed > 0},
     )
 
@@ -164,7 +165,7 @@ def a_topic_changes_only_where_lower_tokens_outnumber_all_top_ones(
     removed="the program's direction: the trained weight, whose odds inside a component are finite",
     twin={"kind": "trained"},
 )
-def topic_changes_vanish_in_long_texts(seed: int, kind: str = "program") -> att.Verdict:
+def topic_changes_vanish_in_long_texts(seed: int, kind: str = "program") -> Verdict:
     """Where tokens of high priority are likelier, the share of texts that change the topic vanishes with
     length.
 
@@ -175,10 +176,10 @@ def topic_changes_vanish_in_long_texts(seed: int, kind: str = "program") -> att.
     does, with weights scaled to length one and attention rounded to three decimals (docs/papers/topics.md).
     """
     short, long = (sum(int(c.changed.sum()) for c in _changes_of_draws(seed, kind, T)) for T in (8, 256))
-    return att.judge(
+    return judge(
         "topic changes vanish in long texts",
-        att.at_most("changes in texts of 256 tokens", long, 0),
-        att.reported("changes in texts of 8 tokens", short),
+        at_most("changes in texts of 256 tokens", long, 0),
+        reported("changes in texts of 8 tokens", short),
         given={"some short text changes the topic": short > 0},
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import softmax
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -31,7 +32,7 @@ ROUNDING = 1e-6
 )
 def every_selection_is_separable_at_d_of_T_minus_1_and_n(
     seed: int, widths: tuple[int, int, int] = (5, 5, 8)
-) -> att.Verdict:
+) -> Verdict:
     """If d ≥ max(T − 1, n), then for almost all tokens every selection is separable, in cross- and in
     self-attention.
 
@@ -46,8 +47,8 @@ def every_selection_is_separable_at_d_of_T_minus_1_and_n(
         targets = rng.integers(T, size=(20, n))
         for kind, tokens in (("cross", cross), ("self", within)):
             share = np.mean(att.max_margin(tokens, targets).certified)
-            evidence.append(att.at_least(f"share separable, {kind}, n={n} T={T} d={d}", share, 1.0))
-    return att.judge("every selection is separable at d ≥ max(T − 1, n)", *evidence)
+            evidence.append(at_least(f"share separable, {kind}, n={n} T={T} d={d}", share, 1.0))
+    return judge("every selection is separable at d ≥ max(T − 1, n)", *evidence)
 
 
 @claim(
@@ -56,7 +57,7 @@ def every_selection_is_separable_at_d_of_T_minus_1_and_n(
     removed="the selected tokens are the best",
     twin={"best": False},
 )
-def only_the_best_tokens_reach_the_least_loss(seed: int, best: bool = True) -> att.Verdict:
+def only_the_best_tokens_reach_the_least_loss(seed: int, best: bool = True) -> Verdict:
     """No finite weight reaches L* = 1/n Σ ℓ(γ_best), and along the Frobenius and the nuclear solution of
     the best tokens the loss tends to it.
 
@@ -77,11 +78,11 @@ def only_the_best_tokens_reach_the_least_loss(seed: int, best: bool = True) -> a
     gap = path.loss[:, 0].reshape(W.shape[:2]) - least[:, None]
     log_gap = path.log_excess[:, 0].reshape(W.shape[:2])[:, 48:].reshape(4, 2, 4)
     slope = (log_gap[..., 3] - log_gap[..., 1]) / (radii[3] - radii[1])
-    return att.judge(
+    return judge(
         "the best tokens, and only they, reach the least loss",
-        att.at_least("least L(W) − L*", gap[:, :48].min(), np.finfo(float).eps),
-        att.at_most("|slope of log(L − L*) along W^mm + 1|", np.abs(slope[:, 0] + 1).max(), 0.02),
-        att.at_most("|slope of log(L − L*) along W⋆^mm + 1|", np.abs(slope[:, 1] + 1).max(), 0.02),
+        at_least("least L(W) − L*", gap[:, :48].min(), np.finfo(float).eps),
+        at_most("|slope of log(L − L*) along W^mm + 1|", np.abs(slope[:, 0] + 1).max(), 0.02),
+        at_most("|slope of log(L − L*) along W⋆^mm + 1|", np.abs(slope[:, 1] + 1).max(), 0.02),
     )
 
 
@@ -93,7 +94,7 @@ def only_the_best_tokens_reach_the_least_loss(seed: int, best: bool = True) -> a
 )
 def solutions_have_rank_at_most_n_inside_the_queries(
     seed: int, norms: tuple[att.Norm, ...] = (att.frobenius, att.nuclear)
-) -> att.Verdict:
+) -> Verdict:
     """Frobenius and nuclear solutions have rank at most n, and their row space lies in span{z_i}.
 
     On four draws (3, 4, 6). Measured: the next singular value and the part of W outside the
@@ -110,11 +111,11 @@ def solutions_have_rank_at_most_n_inside_the_queries(
         sigma = np.linalg.svd(solution.W, compute_uv=False)
         out = att.frobenius.value(solution.W @ outside) / att.frobenius.value(solution.W)
         evidence += [
-            att.at_most(f"σ_(n+1)/σ_1, {norm}", (sigma[:, 3] / sigma[:, 0]).max(), ROUNDING),
-            att.at_most(f"share of W outside the queries, {norm}", out.max(), ROUNDING),
-            att.reported(f"mean rank, {norm}", np.mean(solution.rank)),
+            at_most(f"σ_(n+1)/σ_1, {norm}", (sigma[:, 3] / sigma[:, 0]).max(), ROUNDING),
+            at_most(f"share of W outside the queries, {norm}", out.max(), ROUNDING),
+            reported(f"mean rank, {norm}", np.mean(solution.rank)),
         ]
-    return att.judge(
+    return judge(
         "rank at most n, rows in the span of the queries",
         *evidence,
     )
@@ -128,7 +129,7 @@ def solutions_have_rank_at_most_n_inside_the_queries(
 )
 def all_tokens_become_support_vectors_as_d_grows(
     seed: int, widths: tuple[int, int, int] = (4, 32, 256)
-) -> att.Verdict:
+) -> Verdict:
     """For independent random tokens the share of problems where every token is a support vector
     (Assumption B.1) rises to one with d.
 
@@ -140,12 +141,12 @@ def all_tokens_become_support_vectors_as_d_grows(
     for d, width in zip((4, 32, 256), widths, strict=True):  # the tokens span `width` of d dimensions
         tokens, v = embedded(2, 3, width, d, draws(seed, 100))
         share.append(float(np.mean(programs.all_tokens_support(solved(tokens, att.best_tokens(tokens, v))))))
-    return att.judge(
+    return judge(
         "all tokens become support vectors as d grows",
-        att.at_least("share at d = 32 less share at d = 4", share[1] - share[0], 0.3),
-        att.at_least("share at d = 256 less share at d = 32", share[2] - share[1], 0.0),
-        att.at_least("share at d = 256", share[2], 0.97),
-        att.reported("share at d = 4", share[0]),
+        at_least("share at d = 32 less share at d = 4", share[1] - share[0], 0.3),
+        at_least("share at d = 256 less share at d = 32", share[2] - share[1], 0.0),
+        at_least("share at d = 256", share[2], 0.97),
+        reported("share at d = 4", share[0]),
     )
 
 
@@ -158,7 +159,7 @@ def all_tokens_become_support_vectors_as_d_grows(
     removed="the flattened examples keep the causal mask",
     twin={"causal": False},
 )
-def causal_attention_is_the_flattened_problem(seed: int, causal: bool = True) -> att.Verdict:
+def causal_attention_is_the_flattened_problem(seed: int, causal: bool = True) -> Verdict:
     """Causal attention with a label per position is the base problem with one example per position, so
     its program, its loss and the limit of its training are those of the flattened tokens.
 
@@ -179,15 +180,15 @@ def causal_attention_is_the_flattened_problem(seed: int, causal: bool = True) ->
     loss = [_causal_loss(keys, labels, v, W) for W in path.W]
     rows = _causal_rows(keys, path.selected)
     margin = (rows @ path.final.ravel()).min() / att.frobenius.value(path.final) / att.separate(rows).margin
-    return att.judge(
+    return judge(
         "causal attention is the flattened problem",
-        att.at_most(
+        at_most(
             "relative difference of the solutions",
             att.frobenius.value(flattened - sequential) / att.frobenius.value(sequential),
             ROUNDING,
         ),
-        att.at_most("difference of the losses along the run", np.abs(path.loss - loss).max(), 1e-12),
-        att.at_least("margin ratio of the run to its sequential program", margin, 0.99),
+        at_most("difference of the losses along the run", np.abs(path.loss - loss).max(), 1e-12),
+        at_least("margin ratio of the run to its sequential program", margin, 0.99),
     )
 
 

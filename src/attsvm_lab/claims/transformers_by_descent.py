@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -43,7 +44,7 @@ PROGRAM = 1e-6
     removed="Assumption B",
     twin=lambda seed: _descent_along_without_either(seed),
 )
-def no_weight_is_stationary_if_all_tokens_are_support(seed: int) -> att.Verdict:
+def no_weight_is_stationary_if_all_tokens_are_support(seed: int) -> Verdict:
     """Under Assumption B.1, every token a support vector, ⟨∇L(W), W^mm⟩ < 0 at every finite W: there is no
     stationary point.
 
@@ -61,7 +62,7 @@ def no_weight_is_stationary_if_all_tokens_are_support(seed: int) -> att.Verdict:
     removed="Assumption B",
     twin=lambda seed: _descent_along_without_either(seed),
 )
-def no_weight_is_stationary_if_losing_scores_are_equal(seed: int) -> att.Verdict:
+def no_weight_is_stationary_if_losing_scores_are_equal(seed: int) -> Verdict:
     """Under Assumption B.2, equal scores of all tokens that are not best, ⟨∇L(W), W^mm⟩ < 0 at every finite
     W: there is no stationary point.
 
@@ -78,7 +79,7 @@ def no_weight_is_stationary_if_losing_scores_are_equal(seed: int) -> att.Verdict
     removed="Assumption B",
     twin=lambda seed: _descent_along_without_either(seed, own_queries=True),
 )
-def in_self_attention_no_weight_is_stationary_if_losing_scores_are_equal(seed: int) -> att.Verdict:
+def in_self_attention_no_weight_is_stationary_if_losing_scores_are_equal(seed: int) -> Verdict:
     """In self-attention, z_i = x_i1, ⟨∇L(W), W^mm⟩ < 0 at every finite W under Assumption B.2.
 
     As above; the query has the score of its token as its last coordinate.
@@ -88,7 +89,7 @@ def in_self_attention_no_weight_is_stationary_if_losing_scores_are_equal(seed: i
     return _descent_along(seed, tokens, v, solved(tokens, att.best_tokens(tokens, v)))
 
 
-def _descent_along_without_either(seed: int, own_queries: bool = False) -> att.Verdict:
+def _descent_along_without_either(seed: int, own_queries: bool = False) -> Verdict:
     tokens, v = att.datasets.sphere(3, 5, 3, seed=draws(seed, 8))
     tokens = self_attending(tokens) if own_queries else tokens
     return _descent_along(seed, tokens, v, solved(tokens, att.best_tokens(tokens, v)))
@@ -96,18 +97,18 @@ def _descent_along_without_either(seed: int, own_queries: bool = False) -> att.V
 
 def _descent_along(
     seed: int, tokens: att.Tokens, v: Float, solution: att.Solution, exact: bool = False
-) -> att.Verdict:
+) -> Verdict:
     W = random_weights(seed, tokens, 64, largest=16.0)
     path = one_step(_with_lead(tokens, v), v, np.pad(W, ((0, 0), (0, 0), (0, 1), (0, 1))))
     step = (path.W[:, 1] - path.W[:, 0]).reshape(*W.shape[:2], tokens.d + 1, tokens.e + 1)
     along = (step[..., :-1, :-1] * solution.W[:, None]).sum((-2, -1))
     pull = (along / step[..., -1, -1])[solution.separable]
     least, largest = pull.min(initial=np.inf), pull.max(initial=-np.inf)
-    return att.judge(
+    return judge(
         "−∇L and W^mm form an acute angle everywhere",
-        att.at_least("least ⟨−∇L, W^mm⟩ / Σ c", least, 1 - PROGRAM),
-        att.at_most("largest", largest, 1 + PROGRAM) if exact else att.at_most("the same", least, 1.01),
-        att.reported("weights", pull.size),
+        at_least("least ⟨−∇L, W^mm⟩ / Σ c", least, 1 - PROGRAM),
+        at_most("largest", largest, 1 + PROGRAM) if exact else at_most("the same", least, 1.01),
+        reported("weights", pull.size),
         given={"some best tokens are separable": bool(pull.size)},
     )
 
@@ -126,7 +127,7 @@ def _with_lead(tokens: att.Tokens, v: Float) -> att.Tokens:
     removed="the best tokens are separable: here every example has both labels",
     twin=lambda seed: _norm_diverges(seed, *_contradicting_labels(seed)),
 )
-def the_norm_diverges_from_every_start(seed: int) -> att.Verdict:
+def the_norm_diverges_from_every_start(seed: int) -> Verdict:
     """Gradient descent on W has ‖W(k)‖_F → ∞ from any start when Assumption B holds and the best tokens are
     separable.
 
@@ -143,7 +144,7 @@ def the_norm_diverges_from_every_start(seed: int) -> att.Verdict:
     removed="the best tokens are separable: here every example has both labels",
     twin=lambda seed: _norm_diverges(seed, *_contradicting_labels(seed, own_queries=True)),
 )
-def in_self_attention_the_norm_diverges_from_every_start(seed: int) -> att.Verdict:
+def in_self_attention_the_norm_diverges_from_every_start(seed: int) -> Verdict:
     """In self-attention, z_i = x_i1, gradient descent on W has ‖W(k)‖_F → ∞ from any start when Assumption B
     holds and the best tokens are separable.
 
@@ -153,17 +154,17 @@ def in_self_attention_the_norm_diverges_from_every_start(seed: int) -> att.Verdi
     return _norm_diverges(seed, self_attending(tokens), v)
 
 
-def _norm_diverges(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
+def _norm_diverges(seed: int, tokens: att.Tokens, v: Float) -> Verdict:
     init = np.random.default_rng(seed).standard_normal((8, 8, 8)) / 4
     path = plain_run(tokens, v, init, PLAIN_STEPS, [PLAIN_STEPS // 10])
     solution = solved(tokens, att.best_tokens(tokens, v))
     size = np.where(solution.separable, att.frobenius.value(solution.W), 1.0)
     growth = (path.norm()[:, -1] - path.norm()[:, 1]) / (size * np.log(10))
-    return att.judge(
+    return judge(
         "the norm diverges like ‖W^mm‖ log k",
-        att.at_least("growth per decade over ‖W^mm‖ log 10", growth.min(), 0.9),
-        att.at_most("largest growth", growth.max(), 1.1),
-        att.reported("largest norm", path.norm()[:, -1].max()),
+        at_least("growth per decade over ‖W^mm‖ log 10", growth.min(), 0.9),
+        at_most("largest growth", growth.max(), 1.1),
+        reported("largest norm", path.norm()[:, -1].max()),
     )
 
 
@@ -187,7 +188,7 @@ def _contradicting_labels(seed: int, own_queries: bool = False) -> tuple[att.Tok
 )
 def the_gradient_in_W_is_lipschitz_with_the_stated_constant(
     seed: int, slope: Callable[[Float], Float] = log_slope
-) -> att.Verdict:
+) -> Verdict:
     """‖∇L(W) − ∇L(W')‖_F ≤ L_W ‖W − W'‖_F with
     L_W = 1/n Σ (M₀ ‖v‖² ‖z_i‖² ‖X_i‖⁴ + 3 M₁ ‖v‖ ‖z_i‖² ‖X_i‖³).
 
@@ -209,11 +210,11 @@ def the_gradient_in_W_is_lipschitz_with_the_stated_constant(
     near = 1e-4 * drawn.keys[0, 0][:, None] * drawn.queries[0] / 2
     pair = att.Tokens(opposite, 2 * drawn.queries[:1], np.ones(1))
     worst = _change(pair, 1_000 * drawn.keys[0, 0], 0 * near[None], near[None], slope)
-    return att.judge(
+    return judge(
         "∇L is L_W-Lipschitz",
-        att.at_most("largest ‖∇L(W) − ∇L(W')‖ / (L_W ‖W − W'‖)", max(*map(np.max, ratios), worst.max()), 1),
-        att.at_least("the same, two opposite tokens", worst.max(), 0.2),
-        att.reported("the same, random tokens", np.max(ratios)),
+        at_most("largest ‖∇L(W) − ∇L(W')‖ / (L_W ‖W − W'‖)", max(*map(np.max, ratios), worst.max()), 1),
+        at_least("the same, two opposite tokens", worst.max(), 0.2),
+        reported("the same, random tokens", np.max(ratios)),
     )
 
 
@@ -235,7 +236,7 @@ def _change(tokens: att.Tokens, v: Float, W: Float, step: Float, slope: Callable
     removed="the tokens are locally optimal",
     twin={"optimal": False},
 )
-def descent_near_a_locally_optimal_direction_tends_to_it(seed: int, optimal: bool = True) -> att.Verdict:
+def descent_near_a_locally_optimal_direction_tends_to_it(seed: int, optimal: bool = True) -> Verdict:
     """From a cone around W^mm_α far from the origin gradient descent tends to W^mm_α if the tokens α are
     locally optimal.
 
@@ -251,15 +252,15 @@ def descent_near_a_locally_optimal_direction_tends_to_it(seed: int, optimal: boo
     axis, tilt = (a / np.asarray(att.frobenius.value(a))[:, None, None] for a in (solution.W, tilt))
     path = normalised_run(solution.tokens, v, 1_000 * (axis + 0.1 * tilt), steps=20_000, lr=1.0)
     ratio = att.margin_ratio(path, solution)[:, -1]
-    return att.judge(
+    return judge(
         "descent near a direction tends to it",
-        att.at_least("margin ratio", ratio.min(), 1 - SMOOTHING),
-        att.at_least("growth of the norm", (path.norm()[:, -1] / path.norm()[:, 0]).min(), 10.0),
-        att.reported("share of selections that stay", float(np.mean(ratio >= 1 - SMOOTHING))),
+        at_least("margin ratio", ratio.min(), 1 - SMOOTHING),
+        at_least("growth of the norm", (path.norm()[:, -1] / path.norm()[:, 0]).min(), 10.0),
+        reported("share of selections that stay", float(np.mean(ratio >= 1 - SMOOTHING))),
     )
 
 
-def _plain_steps(seed: int, optimal: bool, own_queries: bool = False) -> att.Verdict:
+def _plain_steps(seed: int, optimal: bool, own_queries: bool = False) -> Verdict:
     """Plain steps of 1/L_W from 3 W^mm_α, tilted: how W grows at the end, beside W^mm_α."""
     solution, v = locally_optimal_selections(seed, att.frobenius, optimal, 8, own_queries, margin=3.0)
     size = np.asarray(att.frobenius.value(solution.W))
@@ -270,13 +271,13 @@ def _plain_steps(seed: int, optimal: bool, own_queries: bool = False) -> att.Ver
     length = np.asarray(att.frobenius.value(grown))
     cosine = (grown * solution.W).sum((-2, -1)) / (length * size)
     rate = length / (size * np.log(3))
-    return att.judge(
+    return judge(
         "plain steps near a direction tend to it",
-        att.at_least("share of runs that keep their tokens", _share_kept(path, solution), 1.0),
-        att.at_most("1 − cosine of the growth to W^mm_α", (1 - cosine).max(), 0.1),
-        att.at_least("growth over ‖W^mm_α‖ log 3", rate.min(), 0.7),
-        att.at_most("the same, from above", rate.max(), 1.1),
-        att.at_most("largest rise of the loss", np.diff(path.loss).max(), 0.0),
+        at_least("share of runs that keep their tokens", _share_kept(path, solution), 1.0),
+        at_most("1 − cosine of the growth to W^mm_α", (1 - cosine).max(), 0.1),
+        at_least("growth over ‖W^mm_α‖ log 3", rate.min(), 0.7),
+        at_most("the same, from above", rate.max(), 1.1),
+        at_most("largest rise of the loss", np.diff(path.loss).max(), 0.0),
     )
 
 
@@ -290,7 +291,7 @@ def _share_kept(path: att.Path, solution: att.Solution) -> float:
     removed="the tokens are locally optimal",
     twin=lambda seed: _plain_steps(seed, optimal=False),
 )
-def plain_steps_near_a_locally_optimal_direction_tend_to_it(seed: int) -> att.Verdict:
+def plain_steps_near_a_locally_optimal_direction_tend_to_it(seed: int) -> Verdict:
     """Gradient descent with η ≤ 1/L_W from a cone around W^mm_α stays with the tokens α, and grows along
     W^mm_α, if α is locally optimal.
 
@@ -313,7 +314,7 @@ def plain_steps_near_a_locally_optimal_direction_tend_to_it(seed: int) -> att.Ve
     removed="the tokens are locally optimal",
     twin=lambda seed: _plain_steps(seed, optimal=False, own_queries=True),
 )
-def in_self_attention_plain_steps_tend_to_locally_optimal_directions(seed: int) -> att.Verdict:
+def in_self_attention_plain_steps_tend_to_locally_optimal_directions(seed: int) -> Verdict:
     """In self-attention, z_i = x_i1, gradient descent with η ≤ 1/L_W from a cone around W^mm_α stays with the
     tokens α, and grows along W^mm_α, if α is locally optimal.
 
@@ -328,7 +329,7 @@ def in_self_attention_plain_steps_tend_to_locally_optimal_directions(seed: int) 
     removed="W is trained as K Qᵀ",
     twin={"factored": False},
 )
-def key_and_query_prefer_the_nuclear_margin(seed: int, factored: bool = True) -> att.Verdict:
+def key_and_query_prefer_the_nuclear_margin(seed: int, factored: bool = True) -> Verdict:
     """Gradient descent on (K, Q) ends with nearly the best nuclear margin of the tokens it attends to, and a
     better one than descent on W has for its own tokens.
 
@@ -351,10 +352,10 @@ def key_and_query_prefer_the_nuclear_margin(seed: int, factored: bool = True) ->
         )
         ratios.append(att.margin_ratio(path, solved(tokens, path.selected, att.nuclear)))
     (_, halfway, end), (*_, of_W) = (np.moveaxis(ratio, -1, 0) for ratio in ratios)
-    return att.judge(
+    return judge(
         "(K, Q) ends with the better nuclear margin",
-        att.at_least("nuclear margin ratio", end.min(), 0.95),
-        att.at_least("its mean less that of W", end.mean() - of_W.mean(), 0.02),
-        att.reported("mean nuclear margin ratio of W", of_W.mean()),
+        at_least("nuclear margin ratio", end.min(), 0.95),
+        at_least("its mean less that of W", end.mean() - of_W.mean(), 0.02),
+        reported("mean nuclear margin ratio of W", of_W.mean()),
         on_its_way=bool(np.all((end >= 0.95) | (1 - end < 0.9 * (1 - halfway)))),
     )

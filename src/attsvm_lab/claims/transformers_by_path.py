@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 import attsvm as att
+from attsvm.comparison.evidence import Evidence, Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.transformers_setup import PAPER, draws, locally_optimal_selections
@@ -28,7 +29,7 @@ SMOOTHING = 0.02
     removed="W itself is bounded: here K and Q are",
     twin=lambda seed: _ball(seed, factors=True, target=att.frobenius),
 )
-def the_path_of_W_tends_to_the_frobenius_direction(seed: int) -> att.Verdict:
+def the_path_of_W_tends_to_the_frobenius_direction(seed: int) -> Verdict:
     """The weight of least loss with ‖W‖_F ≤ R tends in direction to the Frobenius solution of the best
     tokens.
 
@@ -44,7 +45,7 @@ def the_path_of_W_tends_to_the_frobenius_direction(seed: int) -> att.Verdict:
     removed="K and Q are bounded: here W is",
     twin=lambda seed: _ball(seed, factors=False, target=att.nuclear),
 )
-def the_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> att.Verdict:
+def the_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> Verdict:
     """The product K Qᵀ of least loss with ‖K‖² + ‖Q‖² ≤ 2R tends in direction to the nuclear solutions of
     the best tokens.
 
@@ -56,7 +57,7 @@ def the_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> att.Verdict
     return _ball(seed, factors=True, target=att.nuclear)
 
 
-def _ball(seed: int, factors: bool, target: att.Norm) -> att.Verdict:
+def _ball(seed: int, factors: bool, target: att.Norm) -> Verdict:
     path, v = _path(seed, factors)
     solution = solved(path.tokens, att.best_tokens(path.tokens, v), target)
     ball = att.nuclear if factors else att.frobenius
@@ -82,7 +83,7 @@ def _path(seed: int, factors: bool, ridge: bool = False) -> tuple[att.Path, Floa
     removed="the Frobenius program: here the nuclear one",
     twin=lambda seed: _vanishing_ridge(seed, factors=False, target=att.nuclear),
 )
-def the_ridge_path_of_W_tends_to_the_frobenius_direction(seed: int) -> att.Verdict:
+def the_ridge_path_of_W_tends_to_the_frobenius_direction(seed: int) -> Verdict:
     """The minimiser of L(W) + λ‖W‖²/2 tends in direction to the Frobenius solution of the best tokens as
     λ → 0; its deficit in margin falls like D/log(1/λ).
 
@@ -101,7 +102,7 @@ def the_ridge_path_of_W_tends_to_the_frobenius_direction(seed: int) -> att.Verdi
     removed="K and Q pay the ridge: here W does",
     twin=lambda seed: _vanishing_ridge(seed, factors=False, target=att.nuclear),
 )
-def the_ridge_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> att.Verdict:
+def the_ridge_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> Verdict:
     """With a ridge on the factors K Qᵀ tends to the nuclear solutions of the best tokens as the ridge
     vanishes; its deficit in margin falls as above.
 
@@ -111,23 +112,23 @@ def the_ridge_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> att.V
     return _vanishing_ridge(seed, factors=True, target=att.nuclear)
 
 
-def _vanishing_ridge(seed: int, factors: bool, target: att.Norm) -> att.Verdict:
+def _vanishing_ridge(seed: int, factors: bool, target: att.Norm) -> Verdict:
     path, v = _path(seed, factors, ridge=True)
     solution = solved(path.tokens, att.best_tokens(path.tokens, v), target)
-    return att.judge(
+    return judge(
         f"the ridge path tends to the {target} direction",
-        att.at_least("margin ratio", att.margin_ratio(path, solution)[:, -1].min(), 0.99),
+        at_least("margin ratio", att.margin_ratio(path, solution)[:, -1].min(), 0.99),
         *_closes(path, solution, v, 0.1),
     )
 
 
-def _closes(path: att.Path, solution: att.Solution, v: Float, off: float) -> list[att.Evidence]:
+def _closes(path: att.Path, solution: att.Solution, v: Float, off: float) -> list[Evidence]:
     """How far the deficit at the end of a path is from D over the norm in units of the program's."""
     size = path.norm(solution.norm)[:, -1] / np.asarray(solution.norm.value(solution.W))
     constant = (1 - att.margin_ratio(path, solution)[:, -1]) * size / _spread(solution, v)
     return [
-        att.at_most("deficit · ‖W‖/‖W^mm‖ / D, away from 1", np.abs(constant - 1).max(), off),
-        att.reported("‖W‖/‖W^mm‖", size.min()),
+        at_most("deficit · ‖W‖/‖W^mm‖ / D, away from 1", np.abs(constant - 1).max(), off),
+        reported("‖W‖/‖W^mm‖", size.min()),
     ]
 
 
@@ -151,7 +152,7 @@ def _spread(solution: att.Solution, v: Float) -> Float:
     removed="m is the rank of the nuclear solution: here one less",
     twin={"narrower": 1},
 )
-def factors_as_wide_as_the_rank_reach_the_nuclear_direction(seed: int, narrower: int = 0) -> att.Verdict:
+def factors_as_wide_as_the_rank_reach_the_nuclear_direction(seed: int, narrower: int = 0) -> Verdict:
     """Factors K, Q of width m < d have the nuclear solutions as the limit of their path if m is the rank of
     one.
 
@@ -168,9 +169,9 @@ def factors_as_wide_as_the_rank_reach_the_nuclear_direction(seed: int, narrower:
     path = att.regularisation_path(
         tokens, att.Linear(v), weight=weight, norm=att.nuclear, radii=[300.0, 1000.0], starts=4
     )
-    return att.judge(
+    return judge(
         "narrow factors reach the nuclear direction",
-        att.at_least("margin ratio", att.margin_ratio(path, solution)[:, -1].min(), 1 - SMOOTHING),
+        at_least("margin ratio", att.margin_ratio(path, solution)[:, -1].min(), 1 - SMOOTHING),
         *_closes(path, solution, v, 0.1),
     )
 
@@ -183,7 +184,7 @@ def factors_as_wide_as_the_rank_reach_the_nuclear_direction(seed: int, narrower:
 )
 def the_path_of_factors_of_width_one_tends_to_the_program_of_rank_one(
     seed: int, bounded: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """Where m is below the rank of every nuclear solution the path of K, Q tends to the program with
     rank W ≤ m, of a smaller margin.
 
@@ -202,11 +203,11 @@ def the_path_of_factors_of_width_one_tends_to_the_program_of_rank_one(
         tokens, att.Linear(v), weight=att.KeyQuery(1), norm=att.nuclear, radii=[300.0, 1000.0], starts=8
     )
     ratio = att.margin_ratio(path, solution)[:, -1] / best
-    return att.judge(
+    return judge(
         "factors of width one tend to the program of rank one",
-        att.at_least("margin ratio to the program of rank one", ratio.min(), 1 - SMOOTHING),
-        att.at_most("the same, from above", ratio.max(), 1 + 1e-4),
-        att.reported("least loss by rank one, in nuclear norm", (norms[four, 1] / norms[four, 0]).min() - 1),
+        at_least("margin ratio to the program of rank one", ratio.min(), 1 - SMOOTHING),
+        at_most("the same, from above", ratio.max(), 1 + 1e-4),
+        reported("least loss by rank one, in nuclear norm", (norms[four, 1] / norms[four, 0]).min() - 1),
     )
 
 
@@ -261,7 +262,7 @@ def _rank_one(tokens: att.Tokens, selected: Bool) -> float:
     removed="the tokens are locally optimal",
     twin={"stay": False},
 )
-def local_paths_tend_to_locally_optimal_directions(seed: int, stay: bool = True) -> att.Verdict:
+def local_paths_tend_to_locally_optimal_directions(seed: int, stay: bool = True) -> Verdict:
     """The path kept in a cone around the solution of locally optimal tokens α tends to that solution, for
     the Frobenius and for the nuclear norm.
 
@@ -280,23 +281,21 @@ def local_paths_tend_to_locally_optimal_directions(seed: int, stay: bool = True)
         )
         ratio = att.margin_ratio(path, solution)
         evidence += [
-            att.at_least(f"margin ratio, {norm}", ratio[:, -1].min(), 1 - SMOOTHING),
-            att.reported(
-                f"share of selections that stay, {norm}", float(np.mean(ratio[:, -1] >= 1 - SMOOTHING))
-            ),
+            at_least(f"margin ratio, {norm}", ratio[:, -1].min(), 1 - SMOOTHING),
+            reported(f"share of selections that stay, {norm}", float(np.mean(ratio[:, -1] >= 1 - SMOOTHING))),
         ]
-    return att.judge("local paths tend to their own direction", *evidence)
+    return judge("local paths tend to their own direction", *evidence)
 
 
-def _tends(path: att.Path, solution: att.Solution, claim: str) -> att.Verdict:
+def _tends(path: att.Path, solution: att.Solution, claim: str) -> Verdict:
     """Whether every run of a regularisation path tends to its solution, with a deficit of order 1/R."""
     ratio = att.margin_ratio(path, solution)
     growth = path.index[-1] / path.index[0]
     shrink = (1 - ratio[:, 0]) / np.maximum(1 - ratio[:, -1], 1e-12)
-    return att.judge(
+    return judge(
         claim,
-        att.at_least("margin ratio", ratio[:, -1].min(), 1 - SMOOTHING),
-        att.at_least("fall of the deficit, relative to that of 1/R", shrink.min() / growth, 0.5),
-        att.reported("largest 1 − cosine", (1 - att.cosine(path.W, solution.W)[:, -1]).max()),
+        at_least("margin ratio", ratio[:, -1].min(), 1 - SMOOTHING),
+        at_least("fall of the deficit, relative to that of 1/R", shrink.min() / growth, 0.5),
+        reported("largest 1 − cosine", (1 - att.cosine(path.W, solution.W)[:, -1]).max()),
         numbers={"index": path.index, "margin ratio": ratio},
     )

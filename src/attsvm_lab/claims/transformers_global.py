@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, judge, reported
 from attsvm.numbers import Bool, Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import REFUTED, claim
@@ -32,7 +33,7 @@ SMOOTHING = 0.03
     removed="the first gradient separates",
     twin={"separates": False},
 )
-def descent_from_a_separating_first_gradient_is_global(seed: int, separates: bool = True) -> att.Verdict:
+def descent_from_a_separating_first_gradient_is_global(seed: int, separates: bool = True) -> Verdict:
     """If −∇L(0) already separates the best tokens, W(1) = −R ∇L(0)/‖∇L(0)‖ for a large R, followed by
     small steps, stays in the cone of separating weights and tends to W^mm.
 
@@ -51,7 +52,7 @@ def descent_from_a_separating_first_gradient_is_global(seed: int, separates: boo
 )
 def in_self_attention_descent_from_a_separating_first_gradient_is_global(
     seed: int, separates: bool = True
-) -> att.Verdict:
+) -> Verdict:
     """In self-attention, z_i = x_i1, descent after a first gradient that separates the best tokens stays in
     the cone of separating weights and tends to W^mm.
 
@@ -60,7 +61,7 @@ def in_self_attention_descent_from_a_separating_first_gradient_is_global(
     return _after_first_gradient(seed, separates, own_queries=True)
 
 
-def _after_first_gradient(seed: int, separates: bool, own_queries: bool = False) -> att.Verdict:
+def _after_first_gradient(seed: int, separates: bool, own_queries: bool = False) -> Verdict:
     def as_wanted(tokens: att.Tokens, v: Float, solution: att.Solution) -> Bool:
         first = one_step(tokens, v, np.zeros((tokens.runs or 1, 1, 8, 8))).final
         return np.asarray(programs.in_margin_cone(first, solution, 0.0)) == separates
@@ -70,13 +71,11 @@ def _after_first_gradient(seed: int, separates: bool, own_queries: bool = False)
     start = 20 * first * np.asarray(att.frobenius.value(solution.W))[:, None, None]
     path = normalised_run(tokens, v, start)
     ratio = att.margin_ratio(path, solution)
-    return att.judge(
+    return judge(
         "after a separating first gradient descent is global",
-        att.at_least(
-            "least margin along the run over that of W(1)", (ratio / np.abs(ratio[:, :1])).min(), 0.5
-        ),
-        att.at_least("share of examples at the best token", _share_best(path, v), 1.0),
-        att.at_least("margin ratio", ratio[:, -1].min(), 1 - SMOOTHING),
+        at_least("least margin along the run over that of W(1)", (ratio / np.abs(ratio[:, :1])).min(), 0.5),
+        at_least("share of examples at the best token", _share_best(path, v), 1.0),
+        at_least("margin ratio", ratio[:, -1].min(), 1 - SMOOTHING),
         numbers={"index": path.index, "margin ratio": ratio},
     )
 
@@ -87,7 +86,7 @@ def _after_first_gradient(seed: int, separates: bool, own_queries: bool = False)
     removed="Assumption B",
     twin=lambda seed: _global(seed, *att.datasets.sphere(1, 8, 3, seed=draws(seed, 128)), size=10.0),
 )
-def descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
+def descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> Verdict:
     """Under Assumption B.2 gradient descent on a single example tends to the Frobenius solution of its best
     token, from any start.
 
@@ -103,7 +102,7 @@ def descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> at
     removed="Assumption B",
     twin=lambda seed: _global(seed, *_one_example(seed, att.datasets.sphere), size=10.0),
 )
-def in_self_attention_descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
+def in_self_attention_descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> Verdict:
     """In self-attention, z = x_1, gradient descent on a single example tends to the Frobenius solution of its
     best token under Assumption B.2, from any start.
 
@@ -123,7 +122,7 @@ def _one_example(seed: int, drawn: Any) -> tuple[att.Tokens, Float]:
     removed="Assumption B",
     twin=lambda seed: _global(seed, *att.datasets.sphere(5, 5, 4, seed=draws(seed, 16))),
 )
-def descent_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
+def descent_is_global_if_losing_scores_are_equal(seed: int) -> Verdict:
     """Under Assumption B gradient descent on W tends to the Frobenius solution of the best tokens, from any
     start.
 
@@ -137,19 +136,19 @@ def descent_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
     return _global(seed, *two_scores(5, 5, 4, draws(seed, 16)))
 
 
-def _global(seed: int, tokens: att.Tokens, v: Float, size: float = 1.0) -> att.Verdict:
+def _global(seed: int, tokens: att.Tokens, v: Float, size: float = 1.0) -> Verdict:
     solution = solved(tokens, att.best_tokens(tokens, v))
     init = size * np.random.default_rng(seed).standard_normal(solution.W.shape)
     path = normalised_run(tokens, v, init, lr=1.0)
     can = np.asarray(solution.separable)
     best = (path.selected == att.best_tokens(tokens, v)).all((-2, -1))
     ratio = att.margin_ratio(path, solution)[:, -1]
-    return att.judge(
+    return judge(
         "descent from any start tends to the solution of the best tokens",
-        att.at_least("share of runs at the best tokens", best[can].mean(), 1.0),
-        att.at_least("margin ratio", ratio[can].min(), 1 - SMOOTHING),
-        att.reported("separable draws", can.sum()),
-        att.reported("share of draws with equal losing scores", np.mean(att.equal_losing_scores(tokens, v))),
+        at_least("share of runs at the best tokens", best[can].mean(), 1.0),
+        at_least("margin ratio", ratio[can].min(), 1 - SMOOTHING),
+        reported("separable draws", can.sum()),
+        reported("share of draws with equal losing scores", np.mean(att.equal_losing_scores(tokens, v))),
         given={"all best tokens are separable": bool(can.all())},
     )
 
@@ -161,7 +160,7 @@ def _global(seed: int, tokens: att.Tokens, v: Float, size: float = 1.0) -> att.V
     twin={"support": False},
     chosen_on=range(5),
 )
-def descent_is_global_if_all_tokens_are_support(seed: int, support: bool = True) -> att.Verdict:
+def descent_is_global_if_all_tokens_are_support(seed: int, support: bool = True) -> Verdict:
     """Under Assumption B.1, every token a support vector, gradient descent on W tends to the Frobenius
     solution of the best tokens, from any start.
 
@@ -185,12 +184,12 @@ def descent_is_global_if_all_tokens_are_support(seed: int, support: bool = True)
     path = normalised_run(chosen, v[some], start, lr=1.0)
     arrived = (path.selected == best[some]).all((-2, -1))
     own = att.margin_ratio(path, solved(chosen, path.selected))[:, -1]
-    return att.judge(
+    return judge(
         "descent from any start tends to the solution of the best tokens",
-        att.at_least("share of runs at the best tokens", arrived.mean(), 1.0),
-        att.reported("margin ratio to the program of their own tokens", own.min()),
-        att.reported("draws with a second locally optimal selection", len(index)),
-        att.reported("draws that satisfy the assumption", len(draw)),
+        at_least("share of runs at the best tokens", arrived.mean(), 1.0),
+        reported("margin ratio to the program of their own tokens", own.min()),
+        reported("draws with a second locally optimal selection", len(index)),
+        reported("draws that satisfy the assumption", len(draw)),
         given={"some draw has a second locally optimal selection": bool(index)},
     )
 
@@ -207,7 +206,7 @@ def _second(tokens: att.Tokens, v: Float, best: Bool) -> Float | None:
     removed="Assumption B",
     twin={"equal": False},
 )
-def descent_maximises_the_margin_of_the_examples_it_wins(seed: int, equal: bool = True) -> att.Verdict:
+def descent_maximises_the_margin_of_the_examples_it_wins(seed: int, equal: bool = True) -> Verdict:
     """Under Assumption B.2 gradient descent on W tends to the Frobenius solution of the best tokens of those
     examples whose best token wins, and every other example's best token loses there by more than 1.
 
@@ -226,11 +225,11 @@ def descent_maximises_the_margin_of_the_examples_it_wins(seed: int, equal: bool 
     logits = np.einsum("rntd,rde,rne->rnt", tokens.keys, won.W, tokens.queries)
     gap = np.where(best, -np.inf, logits).max(-1) - np.where(best, logits, -np.inf).max(-1)
     ratio = att.margin_ratio(path, won)[:, -1]
-    return att.judge(
+    return judge(
         "descent maximises the margin of the examples it wins",
-        att.at_least("share of runs at the margin of the examples won", (ratio >= 1 - SMOOTHING).mean(), 0.9),
-        att.at_least("gap of the examples lost", gap[lost].min(initial=np.inf), 1.0),
-        att.reported("runs that lose an example", lost.any(-1).sum()),
+        at_least("share of runs at the margin of the examples won", (ratio >= 1 - SMOOTHING).mean(), 0.9),
+        at_least("gap of the examples lost", gap[lost].min(initial=np.inf), 1.0),
+        reported("runs that lose an example", lost.any(-1).sum()),
     )
 
 
@@ -240,7 +239,7 @@ def descent_maximises_the_margin_of_the_examples_it_wins(seed: int, equal: bool 
     removed="the tokens span R^d: here R⁴ only",
     twin={"widths": (4, 4)},
 )
-def descent_becomes_global_as_d_grows(seed: int, widths: tuple[int, int] = (4, 20)) -> att.Verdict:
+def descent_becomes_global_as_d_grows(seed: int, widths: tuple[int, int] = (4, 20)) -> Verdict:
     """The share of runs that end at the best tokens grows with d to one.
 
     Over-parameterisation conjecture, which the paper supports by bars only: 48 draws (5, 5, d) of
@@ -252,11 +251,11 @@ def descent_becomes_global_as_d_grows(seed: int, widths: tuple[int, int] = (4, 2
         tokens, v = embedded(5, 5, width, 20, draws(2 * seed + shift, 48))
         path = normalised_run(tokens, v, np.zeros((48, 20, 20)), steps=1_000)
         share.append(float((path.selected == att.best_tokens(tokens, v)).all((-2, -1)).mean()))
-    return att.judge(
+    return judge(
         "the share of global runs grows with d",
-        att.at_least("share at d = 20 less share at d = 4", share[1] - share[0], 0.1),
-        att.at_least("share at d = 20", share[1], 0.85),
-        att.reported("share at d = 4", share[0]),
+        at_least("share at d = 20 less share at d = 4", share[1] - share[0], 0.1),
+        at_least("share at d = 20", share[1], 0.85),
+        reported("share at d = 4", share[0]),
     )
 
 

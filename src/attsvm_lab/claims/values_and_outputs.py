@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -24,9 +25,7 @@ LEAST, ENOUGH = 0.95, 1.05
 
 
 @theorem(removed="the offsets: the plain max-margin program", twin={"offsets": False})
-def attention_beside_a_trained_head_follows_the_offset_program(
-    seed: int, offsets: bool = True
-) -> att.Verdict:
+def attention_beside_a_trained_head_follows_the_offset_program(seed: int, offsets: bool = True) -> Verdict:
     """With v trained along, W tends to the best of max min [Γ_i / N(W) + margins] over N(W) ≤ 1.
 
     Eight draws of sphere(8, 3, 5), logistic loss, 8,000 steps of 0.4 t^(−.55): spectral steps for W,

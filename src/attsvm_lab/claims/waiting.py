@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
@@ -68,7 +69,7 @@ def length(path: att.Path) -> Float:
 
 
 @theorem_5(removed="the flow of gradient descent: Schatten 3 steps", twin={"p": 3.0})
-def gradient_descent_leaves_a_stop_with_the_predicted_power(seed: int, p: float = 2.0) -> att.Verdict:
+def gradient_descent_leaves_a_stop_with_the_predicted_power(seed: int, p: float = 2.0) -> Verdict:
     """Beside a stop of rank one, the spare singular values of W grow like ‖(K, Q)‖ to the power 2(σ/s − 1).
 
     Eight draws of sphere(4, 4, 8), one column of length 0.3 and noise of 1e-7, 20,000 joint normalised steps
@@ -83,18 +84,18 @@ def gradient_descent_leaves_a_stop_with_the_predicted_power(seed: int, p: float 
             late = run.index >= run.index[-1] / 2
             observed = np.polyfit(np.log(length(run)[late]), np.log(spare(run)[late]), 1)[0]
             ratios.append(exponent / observed)
-    return att.judge(
+    return judge(
         "gradient descent leaves a stop with the power 2(σ/s − 1)",
-        att.at_least("draws beside a stop", len(ratios), 2),
-        att.at_least("median of predicted over observed", np.median(ratios) if ratios else 0.0, 0.92),
-        att.at_most("the same, from above", np.median(ratios) if ratios else math.inf, 1.08),
+        at_least("draws beside a stop", len(ratios), 2),
+        at_least("median of predicted over observed", np.median(ratios) if ratios else 0.0, 0.92),
+        at_most("the same, from above", np.median(ratios) if ratios else math.inf, 1.08),
     )
 
 
 @partial(claim, f"{PROVEN}, Lemma 7", "proven for one spare direction")(
     removed="an exponent above 2: gradient descent", twin={"p": 2.0}
 )
-def steps_above_p_2_leave_a_stop_whatever_the_noise(seed: int, p: float = 4.0) -> att.Verdict:
+def steps_above_p_2_leave_a_stop_whatever_the_noise(seed: int, p: float = 4.0) -> Verdict:
     """Schatten 4 steps reach 97 percent of the best Frobenius margin after as many steps from noise of 1e-12,
     1e-8 and 1e-4.
 
@@ -108,17 +109,17 @@ def steps_above_p_2_leave_a_stop_whatever_the_noise(seed: int, p: float = 4.0) -
         arrivals.append(np.where(arrived.any(1), runs.path.index[arrived.argmax(1)], np.inf))
     last = np.max(arrivals)
     spread = (np.max(arrivals, 0) / np.min(arrivals, 0)).max() if np.isfinite(last) else math.inf
-    return att.judge(
+    return judge(
         f"Schatten {p:g} steps leave a stop after as many steps, whatever the noise",
-        att.at_most("steps to 97 percent, of the slowest", last, 30_000),
-        att.at_most("the most over the fewest of one draw", spread, 1.15),
+        at_most("steps to 97 percent, of the slowest", last, 30_000),
+        at_most("the most over the fewest of one draw", spread, 1.15),
     )
 
 
 @partial(claim, f"{PROVEN}, section 6", "proven")(
     removed="columns of exactly zero: noise of 1e-12", twin={"noise": 1e-12}
 )
-def columns_of_zero_stay_zero(seed: int, noise: float = 0.0) -> att.Verdict:
+def columns_of_zero_stay_zero(seed: int, noise: float = 0.0) -> Verdict:
     """From K and Q of one column no optimizer leaves rank one: not gradient descent in batches, not
     Schatten 4 steps with momentum, not spectral steps.
 
@@ -135,14 +136,14 @@ def columns_of_zero_stay_zero(seed: int, noise: float = 0.0) -> att.Verdict:
         path = from_rank_one(seed, 2, noise, rule, 3_000, batch=batch).path
         assert path.K is not None
         largest.append(float(np.abs(path.K[:, -1, :, 1:]).max()))
-    return att.judge(
+    return judge(
         "columns of zero stay zero",
-        att.at_most("largest entry of the other columns of K", max(largest), 0.0),
+        at_most("largest entry of the other columns of K", max(largest), 0.0),
     )
 
 
 @partial(claim, f"{PROVEN}, section 6", "derived")(removed="the decay", twin={"decay": 0.0})
-def decay_makes_the_wait_logarithmic(seed: int, decay: float = 0.05) -> att.Verdict:
+def decay_makes_the_wait_logarithmic(seed: int, decay: float = 0.05) -> Verdict:
     """With decoupled decay λ the steps to leave a stop grow by a constant for every factor of the start:
     log(1/ε) / (η λ (σ/s − 1)) for noise of ε.
 
@@ -160,11 +161,11 @@ def decay_makes_the_wait_logarithmic(seed: int, decay: float = 0.05) -> att.Verd
         has_left = spare(path) > 0.1**2
         waits.append(float(path.index[has_left.argmax()]) if has_left.any() else math.inf)
     first, second = np.diff(waits) if np.isfinite(waits).all() else (1.0, math.inf)
-    return att.judge(
+    return judge(
         "decay makes the wait logarithmic",
-        att.at_most("steps until the last has left", max(waits), 60_000),
-        att.at_most("growth of the wait, the second over the first", second / first, 1.25),
-        att.at_least("the same, from below", second / first, 0.75),
+        at_most("steps until the last has left", max(waits), 60_000),
+        at_most("growth of the wait, the second over the first", second / first, 1.25),
+        at_least("the same, from below", second / first, 0.75),
     )
 
 
@@ -179,7 +180,7 @@ def _first_stop(seed: int, count: int) -> int:
 @partial(claim, f"{PROVEN}, Theorem 4", "proven for flows")(
     removed="the exponent p* = p/(p − 1): p itself", twin={"conjugate": False}
 )
-def lp_steps_on_diagonals_conserve_a_difference(seed: int, conjugate: bool = True) -> att.Verdict:
+def lp_steps_on_diagonals_conserve_a_difference(seed: int, conjugate: bool = True) -> Verdict:
     """Along lp steps on k and q, |k_j|^(p*) − |q_j|^(p*) is conserved for every j, p* = p/(p − 1).
 
     sphere(2, 4, 16), p = 2, 3 and 4, k = 1 and q = 0 at the start, 2,000 joint steps of 0.002 and 8,000 of
@@ -197,18 +198,18 @@ def lp_steps_on_diagonals_conserve_a_difference(seed: int, conjugate: bool = Tru
             k, q = np.abs(state["0"]), np.abs(state["1"])
             worst = max(worst, float(np.abs(k**power - q**power - 1).max()))
         drifts.append(worst)
-    return att.judge(
+    return judge(
         "lp steps on diagonals conserve |k|^(p*) − |q|^(p*)",
-        att.at_most("largest drift", drifts[0], 0.02),
-        att.at_most("the same with steps of a quarter, over it", drifts[1] / drifts[0], 0.3),
-        att.at_least("the same, from below", drifts[1] / drifts[0], 0.2),
+        at_most("largest drift", drifts[0], 0.02),
+        at_most("the same with steps of a quarter, over it", drifts[1] / drifts[0], 0.3),
+        at_least("the same, from below", drifts[1] / drifts[0], 0.2),
     )
 
 
 @partial(claim, f"{PROVEN}, Theorem 2", "proven for flows")(
     removed="the norms of the steps: judged as Schatten 3 steps", twin={"judged": 3.0}
 )
-def factors_end_at_balanced_kkt_points(seed: int, judged: float | None = None) -> att.Verdict:
+def factors_end_at_balanced_kkt_points(seed: int, judged: float | None = None) -> Verdict:
     """Schatten(p) steps on K and Q end where (KᵀK)^(p/2) = (QᵀQ)^(p/2), both of trace one, and the gradient
     is aligned with the factors; the run's own multipliers certify its margin.
 
@@ -223,9 +224,9 @@ def factors_end_at_balanced_kkt_points(seed: int, judged: float | None = None) -
         weight, rule = att.KeyQuery(separate=True), att.steepest(norm, 0.003)
         runs = Experiment(tokens, v, rule, 20_000, weight, record=50)
         points += [point for _, point in runs.points(norm if judged is None else att.Schatten(judged))]
-    return att.judge(
+    return judge(
         "factors end at balanced KKT points",
-        att.at_most("largest imbalance", max(point.balance for point in points), 0.08),
-        att.at_least("least alignment", min(point.alignment for point in points), 0.999),
-        att.at_least("least certified share", min(point.share for point in points), 0.97),
+        at_most("largest imbalance", max(point.balance for point in points), 0.08),
+        at_least("least alignment", min(point.alignment for point in points), 0.999),
+        at_least("least certified share", min(point.share for point in points), 0.97),
     )

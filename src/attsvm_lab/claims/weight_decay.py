@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Evidence, Verdict, at_most, judge
 from attsvm_lab.claims.claim import claim
 from attsvm_lab.claims.instances import equal_losers
 from attsvm_lab.experiment import Experiment
@@ -32,7 +33,7 @@ OVER, OFF = 0.02, 2e-3
     removed="the radius 1/λ: the path is taken at 2/λ",
     twin={"radius": 2 / DECAY},
 )
-def decay_ends_on_the_regularisation_path(seed: int, radius: float = 1 / DECAY) -> att.Verdict:
+def decay_ends_on_the_regularisation_path(seed: int, radius: float = 1 / DECAY) -> Verdict:
     """Steepest descent on W with decoupled weight decay λ ends at the least loss of the ball of radius 1/λ in
     its own norm: on the regularisation path.
 
@@ -47,7 +48,7 @@ def decay_ends_on_the_regularisation_path(seed: int, radius: float = 1 / DECAY) 
     for norm in (att.frobenius, att.linf, att.spectral):
         rule = att.steepest(norm, DECAY_LR, decay=DECAY)
         evidence += _on_the_path(Experiment(tokens, v, rule, DECAY_STEPS), norm, radius, seed)
-    return att.judge("decay λ ends on the path at radius 1/λ", *evidence)
+    return judge("decay λ ends on the path at radius 1/λ", *evidence)
 
 
 @claim(
@@ -58,7 +59,7 @@ def decay_ends_on_the_regularisation_path(seed: int, radius: float = 1 / DECAY) 
 )
 def decay_of_factors_ends_on_the_path_at_the_squared_radius(
     seed: int, radius: float = 1 / FACTOR_DECAY**2
-) -> att.Verdict:
+) -> Verdict:
     """Steepest descent in Schatten(p) on K and on Q with decay λ ends at the least loss of the Schatten(p/2)
     ball of radius 1/λ², p = 2, 4 and ∞.
 
@@ -71,16 +72,16 @@ def decay_of_factors_ends_on_the_path_at_the_squared_radius(
         rule = att.steepest(att.Schatten(p), FACTOR_LR, decay=FACTOR_DECAY)
         run = Experiment(tokens, v, rule, FACTOR_STEPS, att.KeyQuery(separate=True))
         evidence += _on_the_path(run, norm, radius, seed)
-    return att.judge("decay λ of K and Q ends on the path at radius 1/λ²", *evidence)
+    return judge("decay λ of K and Q ends on the path at radius 1/λ²", *evidence)
 
 
-def _on_the_path(run: Experiment, norm: att.Norm, radius: float, seed: int) -> list[att.Evidence]:
+def _on_the_path(run: Experiment, norm: att.Norm, radius: float, seed: int) -> list[Evidence]:
     """How far the loss is from the least one of the ball, and the norm from its radius."""
     head = att.Linear(run.v)
     path = att.regularisation_path(run.tokens, head, norm=norm, radii=[radius], starts=4, seed=seed)
     over = float(np.expm1(run.path.log_excess[-1] - path.log_excess[-1]))
     short = abs(1 - float(norm.value(run.path.final)) / radius)
     return [
-        att.at_most(f"|excess loss / the {norm} path's − 1|", abs(over), OVER),
-        att.at_most(f"|1 − {norm} norm / radius|", short, OFF),
+        at_most(f"|excess loss / the {norm} path's − 1|", abs(over), OVER),
+        at_most(f"|1 − {norm} norm / radius|", short, OFF),
     ]

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
 from attsvm.numbers import Float
 from attsvm_lab.programs.heads_solution import HeadsSolution
 
 
-def compare_heads(path: att.Path, solution: HeadsSolution, *, tolerance: float = 0.01) -> att.Verdict:
+def compare_heads(path: att.Path, solution: HeadsSolution, *, tolerance: float = 0.01) -> Verdict:
     """Does a path of several heads end in the solution's direction? See att.compare.
 
     Judged is the least margin of all heads over their joint norm, at the last record and halfway; of heads
@@ -22,12 +23,12 @@ def compare_heads(path: att.Path, solution: HeadsSolution, *, tolerance: float =
     records = sorted({halfway, len(path.index) - 1})
     ratio = ratio_of_heads(path, solution, records)
     last, middle, ties = float(ratio[-1]), float(ratio[0]), _tie_error(path, solution)
-    evidence = [att.at_least("margin ratio", last, 1 - tolerance)]
+    evidence = [at_least("margin ratio", last, 1 - tolerance)]
     if any(rows.tied.any() for rows in solution.rows):
-        evidence.append(att.at_most("difference of tied logits over the margin", ties, tolerance))
+        evidence.append(at_most("difference of tied logits over the margin", ties, tolerance))
     start = path.W[0] if path.kind == "steps" and len(path.index) > 1 else 0
     moved = bool((path.W[-1] != start).any((-2, -1)).all())
-    return att.judge(
+    return judge(
         f"W/F(W) tends to the max-margin direction in the {solution.norm}",
         *evidence,
         given={

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 import attsvm as att
+from attsvm.comparison.kkt import KKTPoint
 from attsvm.numbers import Float
 
 LARGEST_LOG = 700.0
@@ -19,7 +20,7 @@ SPARE = 1e-2
 TINY = float(np.finfo(float).tiny)
 
 
-def leaving_exponent(point: att.KKTPoint) -> float:
+def leaving_exponent(point: KKTPoint) -> float:
     """The N with which spare singular values of W grow relative to the others beside a stop: ‖(K, Q)‖^N.
 
         Π (1 + N/p_i)^(1 − 1/p_i) = pull
@@ -45,7 +46,7 @@ def leaving_exponent(point: att.KKTPoint) -> float:
     return float(brentq(excess, low * (1 - 1e-12), high))
 
 
-def steps_to_leave(path: att.Path, point: att.KKTPoint) -> float:
+def steps_to_leave(path: att.Path, point: KKTPoint) -> float:
     """More steps of one length until a run has left a stop: ∞ if nothing spare is growing, NaN if not known.
 
     Where r = 1, until the spare direction of the largest pull is as large as the used ones. Where two
@@ -68,7 +69,7 @@ def steps_to_leave(path: att.Path, point: att.KKTPoint) -> float:
     return max(0.0, float(point.index[-1] * np.expm1(growth))) if growth < LARGEST_LOG else float("inf")
 
 
-def _growing_part(path: att.Path, point: att.KKTPoint) -> float:
+def _growing_part(path: att.Path, point: KKTPoint) -> float:
     """The part of W in the spare direction of the largest pull, over its smallest used singular value."""
     M = _combined(path, point.multipliers)
     if path.K is None or path.Q is None:  # diagonals

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path as File
 from typing import Any
 
-from attsvm import Evidence, __version__
+from attsvm import __version__
 from attsvm._support import strict_json
+from attsvm.comparison.evidence import Evidence
 from attsvm_lab.claims.run import Row, run as run_all
 from attsvm_lab.figures import KINDS, PAPERS, Check, Paper, Provenance, Scale, Status
 from attsvm_lab.figures.figure import AGREES, POWERLESS, PUBLISHED, RECIPE, SHORT, UNEXPLAINED

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.comparison.verdict import divergence
 from attsvm.numbers import Float
 from attsvm.plotting.layout import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE
@@ -59,14 +60,14 @@ def experiment(exponents: tuple[float, ...]) -> Arrays:
             f"v_{p:g}": v_path,
             f"W_ray_{p:g}": weight.W[0],
             f"v_ray_{p:g}": head.W[:, 0],
-            f"W_away_{p:g}": att.divergence(path.W, weight.W, norm),
+            f"W_away_{p:g}": divergence(path.W, weight.W, norm),
             f"selected_{p:g}": path.selected.argmax(-1),
         } | _probabilities(path, v_path, p)
         W, v_end = usual_descent(tokens, p, steps)
         arrays |= {
             f"usual_W_{p:g}": W[0],
-            f"usual_W_away_{p:g}": att.divergence(W[None], weight.W, norm)[0],
-            f"usual_v_away_{p:g}": att.divergence(v_end[None, :, None], head.W, norm)[0],
+            f"usual_W_away_{p:g}": divergence(W[None], weight.W, norm)[0],
+            f"usual_v_away_{p:g}": divergence(v_end[None, :, None], head.W, norm)[0],
         }
     return arrays
 

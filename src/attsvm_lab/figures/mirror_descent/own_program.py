@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.comparison.verdict import divergence
 from attsvm.numbers import Float
 from attsvm.plotting.layout import describe, grid, label_end
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE
@@ -75,7 +76,7 @@ def experiment(seeds: int, starts: int, exponents: tuple[float, ...]) -> Arrays:
         for q, other in trainings.items():
             published = other.solution(att.Entrywise(q)).W
             arrays[f"own_{p:g}_{q:g}"] = away(training, p, q)
-            arrays[f"mixed_{p:g}_{q:g}"] = att.divergence(training.path.W, published, att.Entrywise(p))
+            arrays[f"mixed_{p:g}_{q:g}"] = divergence(training.path.W, published, att.Entrywise(p))
     return arrays | _usual(tokens, v, exponents)
 
 
@@ -94,7 +95,7 @@ def _usual(tokens: att.Tokens, v: Float, exponents: tuple[float, ...]) -> Arrays
         selected = attention(tokens, W).argmax(-1)
         for q in exponents:
             program = att.max_margin(tokens, selected, att.Entrywise(q)).W
-            divergences[f"usual_{p:g}_{q:g}"] = att.divergence(W[:, None], program, att.Entrywise(p))
+            divergences[f"usual_{p:g}_{q:g}"] = divergence(W[:, None], program, att.Entrywise(p))
     return divergences
 
 
