@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import attsvm_lab.programs.max_norm  # noqa: F401  (registers "max-norm" for the words of studies)
 from attsvm import (
     Norm,
     Path,
@@ -30,7 +31,7 @@ from attsvm._support.validation import is_finite
 from attsvm.norms.names import norm_of
 from attsvm.numbers import Float
 from attsvm_lab.experiment import arrivals
-from attsvm_lab.programs import fit_rate  # which registers "max-norm" for the words of studies
+from attsvm_lab.programs import fit_rate
 from attsvm_lab.sweeps.intervals import KINDS
 from attsvm_lab.sweeps.plugins import is_plugin, plugin
 
