@@ -14,6 +14,7 @@ import attsvm as att
 from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, reported
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
+from attsvm_lab.experiment import Experiment
 
 PAPER = "Oymak et al. 2023, On the Role of Attention in Prompt-tuning, arXiv 2306.03435"
 TOKENS = 12
@@ -221,16 +222,10 @@ def first_steps(tokens: att.Tokens) -> tuple[Float, Float]:
 
     The prompt's first gradient is zero, because the head is; a short step of the head keeps the loss linear.
     """
-    path = att.train(
-        tokens,
-        att.Linear(np.zeros(tokens.d)),
-        optimizer=att.gd(1.0),
-        train_head=att.gd(0.1),
-        steps=2,
-        record=[1, 2],
-    )
+    options = {"train_head": att.gd(0.1)}
+    path = Experiment(tokens, np.zeros(tokens.d), att.gd(1.0), 2, options=options).path
     assert path.v is not None  # the head is trained
-    return np.asarray(path.v[list(path.index).index(1)]), np.asarray(path.final[:, 0])
+    return np.asarray(path.v[1]), np.asarray(path.final[:, 0])
 
 
 def _draws(seed: int) -> range:

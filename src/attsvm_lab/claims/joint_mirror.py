@@ -12,7 +12,7 @@ from attsvm.comparison.verdict import divergence
 from attsvm.numbers import Float
 from attsvm_lab import programs
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"
 PUBLISHED = {1.75: (1_500, (1, 0)), 2.0: (2_000, (1, 0)), 3.0: (20_000, (0, 0))}
@@ -46,9 +46,8 @@ def joint_mirror_descent_selects_the_published_tokens(seed: int, zero: bool = Tr
 def joint_run(tokens: att.Tokens, v: Float, p: float, record: Sequence[int] = (10,)) -> att.Path:
     """W from zero and the head from v, by the same normalised mirror descent, for the published steps."""
     rule = att.mirror(p, 0.1)
-    return att.train(
-        tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=PUBLISHED[p][0], record=record
-    )
+    steps, options = PUBLISHED[p][0], {"train_head": rule}
+    return Experiment(tokens, v, rule, steps, record=record, options=options).path
 
 
 @claim(
@@ -79,15 +78,8 @@ def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdic
 
 def _joint_descent_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdict:
     rule = att.mirror(2.0, 0.1)
-    path = att.train(
-        _perturbed(seed, 3e-4),
-        att.Linear(np.zeros(2)),
-        optimizer=rule,
-        steps=2_000,
-        record=(10,),
-        train_head=rule,
-    )
-    return _joint_limit(path)
+    tokens, options = _perturbed(seed, 3e-4), {"train_head": rule}
+    return _joint_limit(Experiment(tokens, np.zeros(2), rule, 2_000, options=options).path)
 
 
 def _joint_limit(path: att.Path) -> Verdict:

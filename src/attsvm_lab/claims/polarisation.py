@@ -16,6 +16,7 @@ import attsvm as att
 from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
 from attsvm.numbers import Float
 from attsvm_lab.claims.claim import claim
+from attsvm_lab.experiment import Experiment
 
 REFERENCE = "Varre et al. 2026, arXiv 2603.06248"
 WIDTH, SIZE = 8, 0.1
@@ -44,14 +45,8 @@ def attention_and_values_trained_together_polarise(seed: int, equal: bool = Fals
     u, log_losing, first = _flow(begin, lambda f: 1 / (1 + np.exp(f)), TIMES)
     limit, log_t = 2 * (WIDTH - 1) / WIDTH, np.log(TIMES)
     ratio = np.exp(log_losing) * log_t**2 / limit
-    path = att.train(
-        att.Tokens(np.eye(WIDTH)[None]),
-        att.Linear(begin),
-        optimizer=att.gd(RATE),
-        train_head=att.gd(RATE),
-        steps=STEPS,
-        record=[STEPS],
-    )
+    rule, tokens = att.gd(RATE), att.Tokens(np.eye(WIDTH)[None])
+    path = Experiment(tokens, begin, rule, STEPS, options={"train_head": rule}).path
     largest = _flow(begin, lambda f: 1 / (1 + np.exp(f)), (RATE * STEPS,))[0].max()
     assert path.v is not None
     return judge(

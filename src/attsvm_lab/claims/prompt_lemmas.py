@@ -21,7 +21,7 @@ from attsvm_lab.claims.prompt_instances import (
     log_slope,
     small,
 )
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 ROUNDING = 1e-12
 """Two runs of the same numbers in float64, a few hundred steps apart from rounding only."""
@@ -50,14 +50,7 @@ def training_the_prompt_is_training_the_weight_on_a_fixed_query(seed: int, step:
     u *= 2 / np.linalg.norm(u)  # ‖u‖² = 4 on every seed: the step is a compiled constant
     weight = att.Tokens(prompt.keys, np.tile(u, (2, 1)), values=prompt.values)
     p, W = (
-        att.train(
-            tokens,
-            att.Linear(HEAD),
-            optimizer=att.gd(rate),
-            steps=300,
-            init=init,
-            record=5,
-        ).W
+        Experiment(tokens, HEAD, att.gd(rate), 300, start=init, record=5).path.W
         for tokens, rate, init in ((prompt, 0.5, start), (weight, step, start * u / 4))
     )
     return judge(
@@ -91,13 +84,7 @@ def only_the_best_tokens_reach_the_smallest_loss(seed: int, best: bool = True) -
     scales = np.repeat([0.1, 1.0, 4.0, 10.0], 50)[:, None, None]
     radii = np.array([50.0, 100.0, 1000.0])
     starts = np.concatenate([scales * rng.standard_normal((200, 4, 1)), radii[:, None, None] * mm])
-    at = att.train(
-        tokens,
-        att.Linear(HEAD),
-        optimizer=att.steepest(att.frobenius, 0.1),
-        steps=1,
-        init=starts,
-    )
+    at = Experiment(tokens, HEAD, att.steepest(att.frobenius, 0.1), 1, start=starts, record=[1]).path
     least = np.logaddexp(0.0, -att.scores(tokens, HEAD).max(-1)).mean()
     fall = -np.diff(at.log_excess[200:, 0]) / np.diff(radii)
     return judge(

@@ -17,7 +17,7 @@ from attsvm.comparison.evidence import Evidence, Verdict, at_least, at_most, jud
 from attsvm.numbers import Bool, Float
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
-from attsvm_lab.experiment import solved
+from attsvm_lab.experiment import Experiment, solved
 
 PAPER = "Ran-Milo 2026, Attention Sinks Are Provably Necessary in Softmax Transformers, arXiv 2603.11487"
 SIZE, FRESH = (16, 6, 6), 200
@@ -139,7 +139,6 @@ def at_trigger(selected: Bool) -> Bool:
     return ~selected[..., 0]
 
 
-@lru_cache(maxsize=2)
 def _trained(seed: int, silent: bool) -> att.Path:
     tokens, _ = datasets.trigger_means(*SIZE, seed=seed)
     if not silent:
@@ -151,13 +150,7 @@ def _trained(seed: int, silent: bool) -> att.Path:
 
 
 def _descended(tokens: att.Tokens, lr: float) -> att.Path:
-    return att.train(
-        tokens,
-        att.SquaredError(),
-        optimizer=att.gd(lr),
-        steps=STEPS,
-        record=[STEPS // 10],
-    )
+    return Experiment(tokens, att.SquaredError(), att.gd(lr), STEPS, record=[STEPS // 10]).path
 
 
 # ---------------------------------------------------------------------- ReLU attention, by hand

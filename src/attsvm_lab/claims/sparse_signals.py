@@ -16,6 +16,7 @@ from attsvm.comparison.evidence import Verdict, at_least, at_most, judge
 from attsvm.numbers import Float
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
+from attsvm_lab.experiment import Experiment
 
 REFERENCE = "Barnfield, Cui, Lu 2026, arXiv 2509.25153"
 TOKENS, WIDTH, STRENGTH = 10, 40, 5.0
@@ -157,15 +158,9 @@ def a_matrix_has_the_capacity_of_a_prompt_with_as_many_entries(
 
 def prompt(tokens: att.Tokens) -> Float:
     """The direction of the prompt after the two steps."""
-    path = att.train(
-        tokens,
-        att.Linear(np.zeros(tokens.d)),
-        optimizer=att.gd(1.0),
-        train_head=att.gd(1.0),
-        steps=2,
-        record=[2],
-    )
-    return np.asarray(path.final[:, 0] / np.linalg.norm(path.final))
+    rule = att.gd(1.0)
+    W = Experiment(tokens, np.zeros(tokens.d), rule, 2, options={"train_head": rule}).path.final
+    return np.asarray(W[:, 0] / np.linalg.norm(W))
 
 
 def _attended(a: Float) -> Float:

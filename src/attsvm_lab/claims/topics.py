@@ -19,6 +19,7 @@ from attsvm.comparison.evidence import Verdict, at_least, at_most, judge, report
 from attsvm.numbers import Float
 from attsvm_lab import datasets
 from attsvm_lab.claims.claim import claim
+from attsvm_lab.experiment import Experiment
 
 PAPER = "Jia, Diaz-Rodriguez 2025, Dynamics of Spontaneous Topic Changes, arXiv 2501.06382"
 VOCABULARY, WIDTH, SENTENCES, LENGTH = 10, 16, 100, 4
@@ -57,15 +58,9 @@ def trained(
     each = [att.next_token.choice_tokens(getattr(pair, corpus_name), pair.E) for pair in topics]
     names = ("keys", "queries", "mask", "values")
     arrays = {name: np.stack([getattr(tokens, name) for tokens in each]) for name in names}
-    return att.train(
-        att.Tokens(**arrays),
-        att.Linear(np.ones(1)),
-        loss=att.log_loss,
-        optimizer=att.steepest(att.frobenius, lr),
-        steps=steps,
-        init=att.uniform(range(first, first + len(topics))),
-        record=[steps],
-    ).final
+    start, options = att.uniform(range(first, first + len(topics))), {"loss": att.log_loss}
+    rule, tokens = att.steepest(att.frobenius, lr), att.Tokens(**arrays)
+    return Experiment(tokens, np.ones(1), rule, steps, start=start, options=options).path.final
 
 
 def programs(topics: Sequence[Topics], corpus_name: str) -> Float:

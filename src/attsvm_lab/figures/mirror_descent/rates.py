@@ -47,9 +47,9 @@ def experiment(runs: int, steps: int) -> Arrays:
     arrays: Arrays = {"steps": record}
     for p, rate in RATES.items():
         rule = att.mirror(p, rate, normalised=False)
-        runs = Experiment(tokens, v, rule, steps, record=record.tolist())
-        norm, divergence, path = att.Entrywise(p), away(runs, p, p)[:, 1:], runs.path
-        unit = norm.value(runs.solution(norm).W)
+        trained = Experiment(tokens, v, rule, steps, record=record.tolist())
+        norm, divergence, path = att.Entrywise(p), away(trained, p, p)[:, 1:], trained.path
+        unit = norm.value(trained.solution(norm).W)
         arrays[f"away_{p:g}"] = divergence
         arrays[f"size_{p:g}"] = path.norm(norm)[:, 1:] / np.asarray(unit)[:, None]
         arrays[f"exponent_{p:g}"] = np.array([late_rate(record, run).exponent for run in divergence])
