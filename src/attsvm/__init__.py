@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from attsvm.program.selections import (
         selections as selections,
     )
-    from attsvm.program.sensitivity import Sensitivity as Sensitivity
+    from attsvm.program.sensitivity import sensitivity as sensitivity
     from attsvm.program.solution import (
         NotCertified as NotCertified,
         NotSeparable as NotSeparable,

@@ -18,7 +18,7 @@ BESIDE = 1e-3
 def support(data, selected, norm):
     """The losing tokens whose row is active."""
     solution = solved(data, selected, norm)
-    return solution.sensitivity().support
+    return att.sensitivity(solution).support
 
 
 def moved(data, sensitivity, change, share):
@@ -35,7 +35,7 @@ def moved(data, sensitivity, change, share):
 @pytest.mark.parametrize("norm", ALL_NORMS, ids=str)
 def test_the_slopes_are_central_differences(norm):
     data, selected = program((3, 3, 4, 3), 1)
-    sensitivity = solved(data, selected, norm).sensitivity()
+    sensitivity = att.sensitivity(solved(data, selected, norm))
     slopes = {name: getattr(sensitivity, f"norm_by_{name}") for name in data}
     expected, direction = slope(lambda d: float(norm.value(solved(d, selected, norm).W)), data, 2)
     assert abs(sum((slopes[name] * direction[name]).sum() for name in data) - expected) < CLOSE * abs(
@@ -47,7 +47,7 @@ def test_the_slopes_are_central_differences(norm):
 
 def test_the_margin_changes_by_the_length_of_its_slope():
     data, selected = program((3, 3, 4, 3), 1)
-    sensitivity, step = solved(data, selected).sensitivity(), 1e-5
+    sensitivity, step = att.sensitivity(solved(data, selected)), 1e-5
     i, t = sensitivity.strongest(1)[0]
     direction = -sensitivity.norm_by_keys[i, t] / np.linalg.norm(sensitivity.norm_by_keys[i, t])
     keys = [data["keys"].copy() for _ in range(2)]
@@ -59,7 +59,7 @@ def test_the_margin_changes_by_the_length_of_its_slope():
 @pytest.mark.parametrize("norm", ALL_NORMS, ids=str)
 def test_a_token_changes_the_support_at_its_distance_and_not_before(norm):
     data, selected = program((3, 4, 4, 2), 2)
-    sensitivity = solved(data, selected, norm).sensitivity()
+    sensitivity = att.sensitivity(solved(data, selected, norm))
     assert sensitivity.regular
     changes = sensitivity.first_changes(100)
     for kind in ("enters", "leaves"):
@@ -73,7 +73,7 @@ def test_a_token_changes_the_support_at_its_distance_and_not_before(norm):
 
 def test_the_margin_without_a_token_is_that_of_the_program_without_it():
     data, selected = program((3, 4, 4, 2), 1)
-    sensitivity = solved(data, selected).sensitivity()
+    sensitivity = att.sensitivity(solved(data, selected))
     i, t = np.argwhere(sensitivity.support)[0]
     mask = np.ones(selected.shape, bool)
     mask[i, t] = False
@@ -87,7 +87,7 @@ def test_the_margin_without_a_token_is_that_of_the_program_without_it():
 
 
 def test_a_copied_support_token_is_a_kink():
-    sensitivity = solved(*copied_support(0)).sensitivity()
+    sensitivity = att.sensitivity(solved(*copied_support(0)))
     assert not sensitivity.regular
     assert "kink" in str(sensitivity)
     assert min(change.distance for change in sensitivity.first_changes()) < 1e-9
@@ -96,13 +96,13 @@ def test_a_copied_support_token_is_a_kink():
 def test_what_has_no_sensitivity_says_so():
     data, selected = program((3, 3, 4, 1), 1)
     with pytest.raises(NotImplementedError, match="soft margin"):
-        solved(data | {"price": np.ones(3)}, selected).sensitivity()
+        att.sensitivity(solved(data | {"price": np.ones(3)}, selected))
     keys = np.stack([data["keys"], np.zeros_like(data["keys"])])
     runs = att.max_margin(att.Tokens(keys), selected)
     with pytest.raises(ValueError, match="ask one run"):
-        runs.sensitivity()
+        att.sensitivity(runs)
     with pytest.raises(ValueError, match="not separable"):
-        runs.run(1).sensitivity()
+        att.sensitivity(runs.run(1))
 
 
 # ---------------------------------------------------------------------- hostile sizes
@@ -111,19 +111,19 @@ def test_what_has_no_sensitivity_says_so():
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_everything_scales_with_the_tokens(scale):
     data, selected = program((3, 3, 4, 2), 1)
-    here, there = (solved(data | {"keys": s * data["keys"]}, selected).sensitivity() for s in (1, scale))
+    here, there = (att.sensitivity(solved(data | {"keys": s * data["keys"]}, selected)) for s in (1, scale))
     assert there.regular
     np.testing.assert_allclose(there.distance / scale, here.distance, rtol=1e-6)
     np.testing.assert_allclose(there.margin_by_token, here.margin_by_token, rtol=1e-6, atol=1e-12)
 
 
 def test_one_row_leaves_never():
-    sensitivity = att.max_margin(att.Tokens([[[2.0], [1.0]]]), [0]).sensitivity()
+    sensitivity = att.sensitivity(att.max_margin(att.Tokens([[[2.0], [1.0]]]), [0]))
     assert sensitivity.distance[0, 1] == sensitivity.margin_without[0, 1] == np.inf
 
 
 def test_without_losing_tokens_nothing_moves():
-    sensitivity = att.max_margin(att.Tokens(np.ones((2, 1, 3))), [0, 0]).sensitivity()
+    sensitivity = att.sensitivity(att.max_margin(att.Tokens(np.ones((2, 1, 3))), [0, 0]))
     assert sensitivity.strongest() == sensitivity.first_changes() == []
     assert not sensitivity.norm_by_keys.any()
     assert str(sensitivity)
@@ -133,7 +133,7 @@ def test_without_losing_tokens_nothing_moves():
 
 
 def test_the_table_begins_with_the_token_that_moves_the_margin_most():
-    sensitivity = solved(*program((3, 3, 4, 2), 1)).sensitivity()
+    sensitivity = att.sensitivity(solved(*program((3, 3, 4, 2), 1)))
     place = np.unravel_index(sensitivity.margin_by_token.argmax(), (3, 3))
     assert str(sensitivity).splitlines()[2].split()[:2] == [str(k) for k in place]
     assert "kink" not in str(sensitivity)
@@ -142,6 +142,6 @@ def test_the_table_begins_with_the_token_that_moves_the_margin_most():
 @pytest.mark.parametrize("norm", [att.frobenius, att.nuclear], ids=str)
 def test_the_figure_has_a_panel_for_each_table_of_tokens(norm):
     pytest.importorskip("matplotlib")
-    figure = solved(*program((3, 3, 4, 2), 1), norm).sensitivity().plot()
+    figure = att.sensitivity(solved(*program((3, 3, 4, 2), 1), norm)).plot()
     assert len(figure.axes) == 2
     assert len(figure.axes[0].patches) > 2

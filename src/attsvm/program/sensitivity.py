@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,8 @@ from attsvm.numbers import Bool, Float
 from attsvm.program.constraints import Constraints
 from attsvm.program.derivative.polish import at_vertices
 from attsvm.program.derivative.pull_back import Derivative
+from attsvm.program.solution import Solution
 from attsvm.program.solve import solve
-
-if TYPE_CHECKING:
-    from attsvm.program.solution import Solution
 
 SHOWN = 8
 """Lines of each table."""
@@ -46,6 +44,27 @@ class SupportChange(NamedTuple):
         return f"token {self.token} of example {self.example} {self.change} after {self.distance:.3g}"
 
 
+def sensitivity(solution: Solution) -> Sensitivity:
+    """How margin and support change with the data: slopes, and the nearest changes of the support.
+
+    Of one hard margin: slopes and distances in every norm.
+    """
+    if solution.tokens.runs is not None:
+        raise ValueError("with a runs axis, ask one run: sensitivity(solution.run(0))")
+    if solution.slack is not None:
+        raise NotImplementedError(
+            "the sensitivity of a soft margin is not available. Pass slack=None, or take gradients of "
+            "attsvm.torch.max_margin."
+        )
+    if not solution.separable:
+        raise ValueError("this run is not separable: it has no margin. Ask a run that is.")
+    solution = at_vertices(solution)
+    derivative = Derivative.of(solution)
+    slopes = derivative.pull_back(norm=np.ones(1))
+    by_data = slopes.keys[0], slopes.queries[0], slopes.required[0]
+    return Sensitivity(solution, *by_data, bool(derivative.regular[0]), derivative)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Sensitivity:
     """How the norm and the margin of a solution change with its data.
@@ -64,24 +83,6 @@ class Sensitivity:
     norm_by_required: Float
     regular: bool
     derivative: Derivative
-
-    @classmethod
-    def of(cls, solution: Solution) -> Sensitivity:
-        """That of one hard-margin solution."""
-        if solution.tokens.runs is not None:
-            raise ValueError("with a runs axis, ask one run: solution.run(0).sensitivity()")
-        if solution.slack is not None:
-            raise NotImplementedError(
-                "the sensitivity of a soft margin is not available. Pass slack=None, or take gradients of "
-                "attsvm.torch.max_margin."
-            )
-        if not solution.separable:
-            raise ValueError("this run is not separable: it has no margin. Ask a run that is.")
-        solution = at_vertices(solution)
-        derivative = Derivative.of(solution)
-        slopes = derivative.pull_back(norm=np.ones(1))
-        by_data = slopes.keys[0], slopes.queries[0], slopes.required[0]
-        return cls(solution, *by_data, bool(derivative.regular[0]), derivative)
 
     # ------------------------------------------------------------------ tokens
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path as File
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from attsvm.numbers import Bool, Float
 from attsvm.numbers.files import check_shapes, naming, read_arrays, write_arrays
 from attsvm.program.certificate import TOLERANCE, Certificate, certify, plain
 from attsvm.program.constraints import Constraints, as_required
-
-if TYPE_CHECKING:
-    from attsvm.program.sensitivity import Sensitivity
 
 _AXES = {"W": "de", "multipliers": "m", "required": "n", "separable": "", "slack": "n"}
 """The saved arrays of which every run has its own, and their axes."""
@@ -138,16 +135,6 @@ class Solution:
             self.W / np.maximum(np.abs(self.W).max((-2, -1), keepdims=True), 1e-300), compute_uv=False
         )
         return plain((sigma > 1e-6 * np.maximum(sigma[..., :1], 1e-300)).sum(-1))
-
-    def sensitivity(self) -> Sensitivity:
-        """How margin and support change with the data: slopes, and the nearest changes of the support.
-
-        Of one hard margin: slopes and distances in every norm, ranges of the required margins where W has
-        a derivative.
-        """
-        from attsvm.program.sensitivity import Sensitivity
-
-        return Sensitivity.of(self)
 
     def run(self, index: int) -> Solution:
         """The solution of one run."""

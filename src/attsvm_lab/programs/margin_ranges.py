@@ -21,7 +21,7 @@ from attsvm.program.derivative.one_run import Active, Local, Vertex, has_derivat
 from attsvm.program.derivative.pull_back import Derivative
 from attsvm.program.polish import System, linearisation
 from attsvm.program.rows import Rows
-from attsvm.program.sensitivity import Sensitivity
+from attsvm.program.sensitivity import sensitivity
 from attsvm.program.solution import Solution
 
 POINTS, CLOSE = 100, 1e-9
@@ -61,13 +61,13 @@ def required_range(solution: Solution, example: int) -> RequiredRange:
     Its `low` and `high` have the margin `required`, and `example` and `token` of the row that enters or
     leaves there: −1 where none does, at 0, at ∞, or where an entry of W reaches zero (l1) or N (l∞).
     """
-    sensitivity = Sensitivity.of(solution)
-    if not has_derivative(sensitivity.derivative.norm):
+    derivative = sensitivity(solution).derivative
+    if not has_derivative(derivative.norm):
         raise NotImplementedError(
             "the range of a required margin needs the derivative of W, and W of the norm "
             f"{solution.norm} has none. Use norm_by_required and distance, or norm='frobenius'."
         )
-    if not sensitivity.regular:
+    if not derivative.regular[0]:
         raise ValueError(
             "the solution is not regular: at a kink the same rows are active for one required margin "
             "alone. Remove copies of tokens, or use distance."
@@ -75,7 +75,7 @@ def required_range(solution: Solution, example: int) -> RequiredRange:
     n = len(solution.required)
     if not 0 <= example < n:
         raise IndexError(f"example {example} of {n} examples.")
-    return _Around(sensitivity.solution, sensitivity.derivative).range(example)
+    return _Around(solution, derivative).range(example)
 
 
 @dataclass(frozen=True, eq=False)

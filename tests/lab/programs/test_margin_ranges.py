@@ -15,14 +15,14 @@ BESIDE = 1e-3
 
 def support(data, selected, norm):
     """The losing tokens whose row is active."""
-    return solved(data, selected, norm).sensitivity().support
+    return att.sensitivity(solved(data, selected, norm)).support
 
 
 @pytest.mark.parametrize("norm", WITH_RANGES, ids=str)
 def test_the_same_rows_are_active_up_to_the_ends_of_a_range(norm):
     data, selected = program((3, 3, 4, 3), 1)
     solution, ends = solved(data, selected, norm), 0
-    here_active = solution.sensitivity().support
+    here_active = att.sensitivity(solution).support
     for i in range(3):
         here = data["required"][i]
         for end in required_range(solution, i):

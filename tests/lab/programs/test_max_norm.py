@@ -282,7 +282,7 @@ def test_the_limit_of_normalised_rows_names_it():
 
 def test_a_margin_in_the_max_norm_has_a_derivative():
     data, selected = program((3, 3, 4, 3), 1)
-    sensitivity = solved(data, selected, MaxNorm()).sensitivity()
+    sensitivity = att.sensitivity(solved(data, selected, MaxNorm()))
     slopes = {name: getattr(sensitivity, f"norm_by_{name}") for name in data}
 
     def value(d):
