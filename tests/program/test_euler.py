@@ -68,8 +68,8 @@ def identities(solution):
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 @pytest.mark.parametrize(
     "program",
-    [(pairs(FAR_APART), None, [0, 0]), *map(two_rows, (201, 1172)), *map(examples, range(4))],
-    ids=["the first", "pair", "another pair", *(f"examples {seed}" for seed in range(4))],
+    [(pairs(FAR_APART), None, [0, 0]), *map(two_rows, (201, 1172)), *map(examples, (0, 1, 2, 4))],
+    ids=["the first", "pair", "another pair", *(f"examples {seed}" for seed in (0, 1, 2, 4))],
 )
 def test_slopes_and_multipliers_have_the_size_of_the_norm(program, norm):
     solution = solved(program, norm)

@@ -157,9 +157,12 @@ def _refined_run(program: Constraints, answer: Answer, norm: Norm) -> Answer:
         enough = GAP_ENOUGH if exact is not None and exact.gap <= FINE_GAP else _tolerated(program, norm)
         if answer.gap <= enough:
             return answer
+    elif answer.gap < 1:
+        return answer
     from attsvm.program.extended_precision.route import solve_in_extended_precision
 
-    return _better(program, norm, answer, solve_in_extended_precision(program, norm, near=answer.W))
+    # In a norm that is not Euclidean this is some weight with the margins, where no engine has found one.
+    return _better(program, norm, answer, solve_in_extended_precision(program, near=answer.W))
 
 
 def _measured(program: Constraints, norm: Norm, answer: Answer, marked: Bool | None = None) -> Answer:
@@ -189,7 +192,7 @@ def _sized(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     An engine that finds no margin in W leaves this factor open. Multipliers that miss the size by less than a
     certificate allows stay: another factor would round anew those that extended precision has rounded.
     """
-    if program.units.soft:
+    if program.units.soft or not np.any(answer.separable):
         return answer
     total = (np.maximum(answer.multipliers, 0.0) * program.bound).sum((-2, -1))
     with np.errstate(all="ignore"):
@@ -289,4 +292,4 @@ def _soft(program: Constraints) -> Answer:
         return answer
     from attsvm.program.extended_precision.route import solve_in_extended_precision
 
-    return _better(program, frobenius, answer, solve_in_extended_precision(program, frobenius))
+    return _better(program, frobenius, answer, solve_in_extended_precision(program))

@@ -20,9 +20,10 @@ from attsvm.numbers import Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.answer import Answer
 from attsvm.program.constraints import Constraints
-from attsvm.program.extended_precision.balls import Ball, Numbers, like, unit_ball
+from attsvm.program.extended_precision.balls import Ball, Numbers, like
 from attsvm.program.extended_precision.central_path import Problem, descend, follow
 from attsvm.program.rows import Candidate, Rows
+from attsvm_lab.programs.balls import unit_ball
 from attsvm_lab.programs.hybrid import HybridNorm
 
 GOAL, ENOUGH = 1e-10, 2e-9

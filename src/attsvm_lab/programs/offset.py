@@ -29,11 +29,11 @@ from attsvm.numbers import Bool, Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.certificate import EPSILON, TOLERANCE
 from attsvm.program.constraints import Constraints
-from attsvm.program.extended_precision.balls import SingularValues, unit_ball
 from attsvm.program.extended_precision.central_path import FIRST, Problem, descend, follow
 from attsvm.program.rows import Rows, Span
 from attsvm.program.solution import NotCertified, Solution
 from attsvm.program.solve import solve
+from attsvm_lab.programs.balls import SingularValues, unit_ball
 
 ROUNDS = 40
 """Programs that Newton's method may solve. From the right it is monotone; most draws take four to eight."""

@@ -23,7 +23,6 @@ from attsvm.norms.names import as_norm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.certificate import TOLERANCE
-from attsvm.program.extended_precision.balls import SingularValues, unit_ball
 from attsvm.program.extended_precision.central_path import FIRST, Problem, descend, follow
 from attsvm.program.finite_part import divided
 from attsvm.program.interior_engine import FLOOR, length, nearer, paces_of
@@ -31,6 +30,7 @@ from attsvm.program.max_margin import max_margin
 from attsvm.program.rows import Rows, Span
 from attsvm.program.schatten.curved import of_power, of_root, power
 from attsvm.program.solution import NotCertified
+from attsvm_lab.programs.balls import SingularValues, unit_ball
 from attsvm_lab.programs.max_norm import MaxNorm
 
 GAP_GOAL = 1e-11

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.constraints import Constraints
@@ -146,25 +145,23 @@ def rounded_soft_weight(W: Doubled, pool: DoubledRows, slack: Float) -> Float:
     return _least_loss(loss, len(pool) * len(membership))
 
 
-def rounded_multipliers(
-    lam: Doubled, A: Doubled, bound: Float, tied: Bool, norm: Norm, shape: tuple[int, int]
-) -> Float:
-    """Float64 multipliers near a multiple of λ (k,): N*(Σ λ_j A_j) ≤ 1, Σ λ_j b_j as large as can be."""
+def rounded_multipliers(lam: Doubled, pool: DoubledRows) -> Float:
+    """Float64 multipliers near a multiple of λ (k,): ‖Σ λ_j A_j‖ ≤ 1, Σ λ_j b_j as large as can be."""
+    A, bound = pool.A, pool.bound
     M = A.T @ lam
-    steepness = float(norm.dual.value(M.hi.reshape(shape)))
+    steepness = float(np.linalg.norm(M.hi))
     lam, M = lam / steepness, M / steepness
     value = float((lam * bound).sum().hi)
 
     def loss(factor: Float) -> tuple[Float, Float]:
         scaled = lam * (1.0 - factor)[:, None]
         image = (M * (1.0 - factor)[:, None]).hi - scaled.lo @ A.hi
-        steep = norm.dual.value(image.reshape(-1, *shape))
+        steep = np.linalg.norm(image, axis=-1)
         gained = 1.0 - factor - scaled.lo @ bound / value
         return np.maximum(1.0 - gained / np.maximum(steep, 1.0), steep - 1.0), scaled.hi
 
-    # The value of a norm of another kind may be a program: thousands would take too long.
-    rounded = lam.hi if capabilities_of(norm).acts_on == "other" else _least_loss(loss, len(bound))
-    return np.where(tied, rounded, np.maximum(rounded, 0.0))
+    rounded = _least_loss(loss, len(bound))
+    return np.where(pool.tied, rounded, np.maximum(rounded, 0.0))
 
 
 def _least_loss(loss: Callable[[Float], tuple[Float, Float]], width: int) -> Float:

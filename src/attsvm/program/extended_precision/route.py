@@ -1,9 +1,9 @@
 """Small programs that float64 cannot finish, solved in numbers of twice the precision.
 
-    hard   max bᵀλ                     with  N*(Σ λ_j A_j) ≤ 1,  λ ≥ 0
+    hard   max bᵀλ                     with  ‖Σ λ_j A_j‖ ≤ 1,  λ ≥ 0
     soft   max bᵀλ − ½‖Σ λ_j A_j‖²     with  λ ≥ 0,  Σ_t λ_it ≤ C_i            (λ free on ties)
 
-One form serves all norms: W follows from the barrier of the ball. It needs no feasible weight to start from,
+Euclidean norms only. W follows from the barrier of the ball. The path needs no feasible weight to start from,
 and its numbers stay moderate when margins are tiny. Of many rows the first pool has few; violated ones join.
 """
 
@@ -14,13 +14,13 @@ from functools import partial
 
 import numpy as np
 
-from attsvm.norms import Norm, frobenius
+from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program import working_set
 from attsvm.program.answer import Answer
 from attsvm.program.constraints import Constraints
-from attsvm.program.extended_precision.balls import Ball, Bowl, unit_ball
+from attsvm.program.extended_precision.balls import Ball, Bowl, Round
 from attsvm.program.extended_precision.central_path import FIRST, Point, Problem, follow
 from attsvm.program.extended_precision.pool import (
     DoubledRows,
@@ -52,20 +52,22 @@ ROUNDS, ADDED = 12, 30
 
 Rounded = tuple[Float, Float]
 Pair = tuple[Doubled, Doubled]
-Solved = Callable[[DoubledRows, tuple[int, int]], Rounded | None]
+Solved = Callable[[DoubledRows], Rounded | None]
 
 
-def solve_in_extended_precision(program: Constraints, norm: Norm, near: Float | None = None) -> Answer | None:
+def solve_in_extended_precision(program: Constraints, near: Float | None = None) -> Answer | None:
     """The answer over all rows of one run, or None where the problem is too large or the path ends early.
 
     near: a weight whose margins tell which rows to begin with, where there are many; None: with all rows.
     """
     count = 2 * program.d * program.e + 50
     soft = partial(_soft, price=program.units.price)
-    engine = DoubledEngine(program, soft if program.units.soft else partial(_hard, norm=norm))
+    engine = DoubledEngine(program, soft if program.units.soft else _hard)
     first = program.active if near is None else working_set.hardest(program, near, count, 2 * count)
     try:
-        return working_set.solve_on_pools(program, norm, engine, first, most=ADDED, exact=True, scaled=True)
+        return working_set.solve_on_pools(
+            program, frobenius, engine, first, most=ADDED, exact=True, scaled=True
+        )
     except NoAnswer:
         return None
 
@@ -79,7 +81,7 @@ class DoubledEngine:
     def __call__(self, rows: Rows) -> working_set.Stage:
         pool, shape = DoubledRows.of(self.program, rows), (self.program.d, self.program.e)
         with np.errstate(all="ignore"):
-            rounded = self.solved(pool, shape)
+            rounded = self.solved(pool)
         if rounded is None:
             raise NoAnswer
         self.remaining -= 1
@@ -91,27 +93,23 @@ class DoubledEngine:
 # ---------------------------------------------------------------------- the two programs
 
 
-def _hard(pool: DoubledRows, shape: tuple[int, int], norm: Norm) -> Rounded | None:
-    used = _independent(pool)
-    pair = _hard_pair(pool, used, norm, shape)
+def _hard(pool: DoubledRows) -> Rounded | None:
+    pair = _hard_pair(pool, _independent(pool))
     if pair is None:
         return None
     W, multipliers = pair
-    return (
-        rounded_weight(W, pool),
-        rounded_multipliers(multipliers, pool.A, pool.bound, pool.tied, norm, shape),
-    )
+    return rounded_weight(W, pool), rounded_multipliers(multipliers, pool)
 
 
-def _hard_pair(pool: DoubledRows, used: Bool, norm: Norm, shape: tuple[int, int]) -> Pair | None:
-    """W with the required margins, and multipliers with N*(Σ λ_j A_j) < 1."""
+def _hard_pair(pool: DoubledRows, used: Bool) -> Pair | None:
+    """W with the required margins, and multipliers with ‖Σ λ_j A_j‖ < 1."""
     lam = np.where(pool.tied, 0.0, 0.3 / np.abs(pool.A.hi).sum())[used]
     limits = np.eye(len(lam))[~pool.tied[used]]
-    end = _path(pool, used, unit_ball(norm.dual, shape), lam, limits, np.zeros(len(limits)), FIRST)
+    end = _path(pool, used, Round(pool.A.shape[1]), lam, limits, np.zeros(len(limits)), FIRST)
     return None if end is None or end.value > FARTHEST else _spread(pool, used, end)
 
 
-def _soft(pool: DoubledRows, shape: tuple[int, int], price: Float) -> Rounded | None:
+def _soft(pool: DoubledRows, price: Float) -> Rounded | None:
     """Rows here are 2^−power times, weights 2^−unit times the program's, so Σ_t 2^−power λ_t ≤ 2^−unit C."""
     if len(pool) ** 2 * (len(pool) + pool.A.shape[1]) > WORK:
         return None
@@ -120,7 +118,7 @@ def _soft(pool: DoubledRows, shape: tuple[int, int], price: Float) -> Rounded | 
     share = np.where(pool.example == hinges[:, None], np.ldexp(free * 1.0, -pool.power), 0.0)
     limit = np.ldexp(price[hinges], -pool.unit) / share.max(1)
     share = share / share.max(1, keepdims=True)
-    pair = _below_limits(pool, used, share, limit, shape) or _soft_pair(pool, used, share, limit)
+    pair = _below_limits(pool, used, share, limit) or _soft_pair(pool, used, share, limit)
     if pair is None:
         return None
     W, lam = pair[0], pair[1].hi
@@ -129,13 +127,11 @@ def _soft(pool: DoubledRows, shape: tuple[int, int], price: Float) -> Rounded | 
     return rounded_soft_weight(W, pool, each), lam
 
 
-def _below_limits(
-    pool: DoubledRows, used: Bool, share: Float, limit: Float, shape: tuple[int, int]
-) -> Pair | None:
+def _below_limits(pool: DoubledRows, used: Bool, share: Float, limit: Float) -> Pair | None:
     """The program without slack, where its multipliers stay below a C that is large."""
     if limit.max() < LARGE_PRICE:
         return None
-    pair = _hard_pair(pool, used, frobenius, shape)
+    pair = _hard_pair(pool, used)
     if pair is None:
         return None
     W, lam = pair
