@@ -61,13 +61,13 @@ def required_range(solution: Solution, example: int) -> RequiredRange:
     Its `low` and `high` have the margin `required`, and `example` and `token` of the row that enters or
     leaves there: −1 where none does, at 0, at ∞, or where an entry of W reaches zero (l1) or N (l∞).
     """
-    derivative = sensitivity(solution).derivative
-    if not has_derivative(derivative.norm):
+    changes = sensitivity(solution)
+    if not has_derivative(changes.derivative.norm):
         raise NotImplementedError(
             "the range of a required margin needs the derivative of W, and W of the norm "
             f"{solution.norm} has none. Use norm_by_required and distance, or norm='frobenius'."
         )
-    if not derivative.regular[0]:
+    if not changes.regular:
         raise ValueError(
             "the solution is not regular: at a kink the same rows are active for one required margin "
             "alone. Remove copies of tokens, or use distance."
@@ -75,7 +75,7 @@ def required_range(solution: Solution, example: int) -> RequiredRange:
     n = len(solution.required)
     if not 0 <= example < n:
         raise IndexError(f"example {example} of {n} examples.")
-    return _Around(solution, derivative).range(example)
+    return _Around(changes.solution, changes.derivative).range(example)
 
 
 @dataclass(frozen=True, eq=False)
