@@ -164,14 +164,22 @@ def measured(attention: Float, logits: Float, visible: Bool, sinks: Bool) -> Sel
     with np.errstate(invalid="ignore"):  # padding sees nothing
         recomputed = softmax(seen_logits, axis=-1)
     error = np.where(sees[:, None], np.abs(recomputed - attention).max(-1), 0.0)
-    found = block_statistics(torch.as_tensor(seen_logits), torch.as_tensor(sinks)[:, None, None])
+    found: Any = block_statistics(torch.as_tensor(seen_logits), torch.as_tensor(sinks)[:, None, None])
     mass = torch.exp(found.largest - found.logsumexp).nan_to_num(0)
-    numbers = (found.where.clamp_min(0), mass, found.entropy, found.soft_sparsity, found.selected)
     low = visible.argmax(-1)
     high = np.where(sees, visible.shape[-1] - visible[..., ::-1].argmax(-1), low)
     if not np.array_equal(high - low, visible.sum(-1)):
         raise UnsupportedModel(f"a query sees tokens with gaps between them. {SUPPORTED}")
-    return Selections(*(x.numpy() for x in numbers), error, low, high)
+    return Selections(
+        token=found.where.clamp_min(0).numpy(),
+        mass=mass.numpy(),
+        entropy=found.entropy.numpy(),
+        soft_sparsity=found.soft_sparsity.numpy(),
+        sink=found.selected.numpy(),
+        error=error,
+        low=low,
+        high=high,
+    )
 
 
 # ---------------------------------------------------------------------- hidden states, queries and keys
