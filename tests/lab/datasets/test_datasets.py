@@ -98,12 +98,16 @@ def test_an_iterator_gives_its_seeds_to_every_draw(draw):
 
 
 NAMED = {"n": 3, "T": 4, "d": 5, "L": 2, "rows": 1, "fresh": 0}
-DRAWN = [
-    (function, name)
-    for function in (vars(datasets)[each] for each in datasets.__all__)
-    for name in (inspect.signature(function).parameters if inspect.isfunction(function) else ())
-    if name in NAMED and function is not datasets.flipped_examples
-]
+
+
+def sizes_of(function):
+    """The sizes that a function takes; none where it needs more than sizes, as a topic or a share."""
+    parameters = inspect.signature(function).parameters if inspect.isfunction(function) else {}
+    required = {name for name, p in parameters.items() if p.default is p.empty}
+    return [name for name in parameters if name in NAMED] if required <= NAMED.keys() else []
+
+
+DRAWN = [(f, name) for f in (vars(datasets)[each] for each in datasets.__all__) for name in sizes_of(f)]
 
 
 @pytest.mark.parametrize(("function", "name"), DRAWN, ids=lambda part: getattr(part, "__name__", part))
