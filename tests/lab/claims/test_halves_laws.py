@@ -11,7 +11,7 @@ from scipy.optimize import linprog, minimize, nnls
 
 import attsvm as att
 from attsvm_lab.claims.factor_kkt_points import combined
-from attsvm_lab.claims.waiting import length, spare, trained
+from attsvm_lab.claims.waiting import from_rank_one, length, spare
 
 SEED, DRAWS = 2, 8
 EXPONENT = 0.02  # of the growth, over which the multipliers still move a little
@@ -107,23 +107,17 @@ class Stop:
 @pytest.fixture(scope="module")
 def stops():
     """Runs of gradient descent from one column exactly, and their stops; those that pull by 1.2 or more."""
-    path = trained(SEED, DRAWS, 0.0, 2.0, 20_000, record=[10_000, 20_000])
+    runs = from_rank_one(SEED, DRAWS, 0.0, 2.0, 20_000, record=[10_000, 20_000])
     found = []
     for k in range(DRAWS):
-        run = path.run(k)
+        run = runs.path.run(k)
         stop = Stop(run)
-        gaps = att.scores(run.tokens, _heads()[k])
+        gaps = att.scores(run.tokens, runs.v[k])
         best = gaps[np.arange(4), run.selected.argmax(-1)]
         if stop.residual < RESIDUAL and stop.pull > 1.2 and (gaps[~run.selected] < best.repeat(3)).all():
             found.append((k, run, stop))
     assert len(found) >= 2
     return found
-
-
-def _heads():
-    from attsvm_lab.claims.waiting import heads_of
-
-    return heads_of(SEED, DRAWS)
 
 
 def gain(stop, out, along):
@@ -170,7 +164,7 @@ def continued(found, steps, start, count, lr=0.02):
     k, run, _ = found
     return att.train(
         run.tokens,
-        att.Linear(_heads()[k]),
+        att.Linear(from_rank_one(SEED, DRAWS, 0.0, 2.0, 1).v[k]),
         weight=att.KeyQuery(),
         optimizer=att.steepest(steps, lr),
         steps=count,
