@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -13,11 +15,19 @@ PROJECTED = ("entries", "singular values")
 """What a norm may act on for `project_ball` to know its ball."""
 
 State = tuple[Array, Array, Array, Array, Array]
-TIGHT = 1e-14
-"""Relative accuracy of the radius after the projection on an lp ball."""
-TRIALS = 200
-TOGETHER, ROUNDS = 1e-12, 500
-"""Alternating projections stop when ball and cone agree to TOGETHER radii, or after ROUNDS."""
+
+
+@dataclass(frozen=True)
+class ProjectionLimits:
+    """How exactly a point is projected."""
+
+    radius: float = 1e-14  # relative accuracy of log ‖w‖_p after the projection on an lp ball
+    trials: int = 200  # of Newton and bisection for it
+    together: float = 1e-12  # radii by which ball and cone may differ after alternating projections
+    rounds: int = 500  # of these
+
+
+LIMITS = ProjectionLimits()
 
 
 def project_ball(x: Array, norm: Norm, radius: Array) -> Array:
@@ -59,7 +69,7 @@ def project_both(x: Array, norm: Norm, radius: Array, axis: Array, cosine: Array
 
     def disagree(state: State) -> Array:
         count, _, _, _, gap = state
-        return (count < ROUNDS) & (gap > TOGETHER * radius)
+        return (count < LIMITS.rounds) & (gap > LIMITS.together * radius)
 
     def around(state: State) -> State:
         count, y, of_ball, of_cone, _ = state
@@ -121,7 +131,7 @@ def _shrunk_lp(size: Array, p: float) -> Array:
         ahead = mu + value / fall
         inside = (ahead > low) & (ahead < high)
         middle = where(low > 0, jnp.sqrt(low * high), high / 1024)
-        settled = (jnp.abs(value) <= TIGHT) | ((mu == 0) & (value < 0))  # the latter: inside the ball
+        settled = (jnp.abs(value) <= LIMITS.radius) | ((mu == 0) & (value < 0))  # the latter: inside the ball
         mu = where(settled, mu, where(inside, ahead, middle))
         return count + 1, mu, low, high, settled
 
@@ -129,7 +139,7 @@ def _shrunk_lp(size: Array, p: float) -> Array:
     q = p / (p - 1)
     high = 2 * jnp.exp(jax.nn.logsumexp(q * log_size) / q)
     start = (jnp.asarray(0), zero, zero, high, jnp.asarray(False))
-    _, mu, *_ = lax.while_loop(lambda s: ~s[-1] & (s[0] < TRIALS), newton, start)
+    _, mu, *_ = lax.while_loop(lambda s: ~s[-1] & (s[0] < LIMITS.trials), newton, start)
     return jnp.exp(_log_root(log_size, jnp.log(mu), p))
 
 

@@ -29,8 +29,19 @@ from attsvm.training.programs import Program, where
 from attsvm.training.types import AnyArray, Floats, Function, Scalar, Tree
 from attsvm.training.weights import Params, Weight
 
-TOLERANCE = 1e-7
-"""Share of the gradient that may stay unbalanced: the direction of W is then right to about 1e-7."""
+
+@dataclass(frozen=True)
+class DescentLimits:
+    """How long a step is, and when a descent is at its end."""
+
+    tolerance: float = 1e-7  # share of the gradient that may stay unbalanced: W is right to about as much
+    growth: float = 1.05  # of a step that was kept
+    shrinkage: float = 0.5  # of one that was not
+    first: float = 1e-3  # in a set of size one: a longer one could leave the basin of the start
+    free: float = 0.999  # above this share of its full length a step was not stopped by the boundary
+
+
+DESCENT = DescentLimits()
 FAR = 1e7
 """Larger than every log of a loss: it shifts the logs of signed numbers to the order of the numbers."""
 
@@ -137,7 +148,7 @@ def _best_weight(
         G, log_scale = attention.gradient(data, softmax, reading, problem.loss)
         return _unit(problem.weight.pullback(params, G), log_scale)
 
-    end = descend(slope, partial(_inside, problem, region), state, TOLERANCE, stop)
+    end = descend(slope, partial(_inside, problem, region), state, DESCENT.tolerance, stop)
     return end, _answer(problem, data, head, scores, region, end)
 
 
@@ -154,7 +165,7 @@ def _best_head(
     def project(params: Params) -> Params:
         return {"v": project_ball(params["v"], problem.head_norm, jnp.ones_like(region.radius))}
 
-    return descend(slope, project, state, TOLERANCE, stop)
+    return descend(slope, project, state, DESCENT.tolerance, stop)
 
 
 def _answer(
@@ -230,12 +241,6 @@ def _rank_near(problem: BallProblem, data: Data, softmax: Attention, reading: Re
 
 # ---------------------------------------------------------------------- projected descent
 
-GROW, SHRINK = 1.05, 0.5
-FIRST = 1e-3
-"""The first step in a set of size one: a longer one could leave the basin of the start."""
-FREE = 0.999
-"""Above this share of its full length a step was not stopped by the set's boundary."""
-
 
 class Slope(NamedTuple):
     """The gradient of every parameter, mantissa · e^log_scale."""
@@ -265,7 +270,9 @@ def begin(start: Params, still: Scalar = False) -> Descent:
     zero: AnyArray = np.zeros(batch)
     flat: Tree = {name: np.zeros_like(x) for name, x in start.items()}
     stationary: AnyArray = np.broadcast_to(still, batch)
-    return Descent(start, start, Slope(flat, zero), zero + 1, zero + FIRST, zero.astype(int), stationary)
+    return Descent(
+        start, start, Slope(flat, zero), zero + 1, zero + DESCENT.first, zero.astype(int), stationary
+    )
 
 
 def descend(
@@ -302,10 +309,12 @@ def descend(
         rise = (_dot(new_slope.mantissa, change) * ratio - _dot(g, change)) / safe
         accepted = (rise * state.step <= _dot(change, change)) | ~has_slope
         length = jnp.sqrt(_dot(move, move))
-        free = length > FREE * state.step
+        free = length > DESCENT.free * state.step
         still = (length <= tolerance * state.step) | (free & (length <= tolerance))
-        moved = Descent(x, y, new_slope, momentum, GROW * state.step, state.taken, has_slope & still)
-        halved = state._replace(step=SHRINK * state.step)
+        moved = Descent(
+            x, y, new_slope, momentum, DESCENT.growth * state.step, state.taken, has_slope & still
+        )
+        halved = state._replace(step=DESCENT.shrinkage * state.step)
         new_state = jax.tree.map(lambda new, old: where(accepted, new, old), moved, halved)
         return new_state._replace(taken=state.taken + 1)
 

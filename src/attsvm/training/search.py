@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from attsvm.training.data import Data
 from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.radius import (
-    TOLERANCE,
+    DESCENT,
     BallProblem,
     Cone,
     Descent,
@@ -27,20 +28,31 @@ from attsvm.training.segments import Interrupted, Segments
 from attsvm.training.types import AnyArray, Flags, Floats, Index, Scalar, Tree
 from attsvm.training.weights import Params
 
-STEPS, FEW_STEPS = 100_000, 5_000
-"""Limits of steps for a start, and for a fresh one, which continues beyond only if it is the best by then."""
-ROUNDS = 100
-"""Rounds of the joint problem: head, weight, head, …"""
-RATIO = 4.0
-"""Largest growth of the radius between two solves: more would lose the branch that is followed."""
-CANDIDATES = 64
-"""Random weights of which a fresh start is the best: half as many global minima are missed as with one."""
-AGREEMENT = 1e-3
-"""Two starts agree when their log(L − L*) differ by less: neighbouring minima differ by far more."""
-LOSS_AGREEMENT = 1e-6
-"""The same for heads whose best loss L* is not known, in units of the loss."""
-SWITCH = 1e-3
-"""Share of the agreement by which a fresh start must be better: rounding does not change the branch."""
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """How long searches go on, and when two of them found the same minimum."""
+
+    steps: int = 100_000  # of a start
+    fresh_steps: int = 5_000  # of a fresh one, which continues beyond only if it is the best by then
+    rounds: int = 100  # of the joint problem: head, weight, head, …
+    growth: float = 4.0  # of the radius between two solves: more would lose the branch that is followed
+    candidates: int = 64  # of which a fresh start is the best: half as many minima are missed as with one
+    agreement: float = 1e-3  # of log(L − L*): neighbouring minima differ by far more
+    loss_agreement: float = 1e-6  # the same of L, for heads whose best loss L* is not known
+    switch: float = 1e-3  # share of the agreement by which a fresh start must be better: rounding is less
+
+
+@dataclass(frozen=True)
+class RidgeLimits:
+    """How exactly the radius of a ridge is found."""
+
+    accuracy: float = 1e-8  # of log λ, and of R where a branch ends in a jump
+    jump: float = 1e-6  # an error of log λ that rounding cannot explain: the branch ends in a jump
+    trials: int = 200
+
+
+LIMITS, RIDGE = SearchLimits(), RidgeLimits()
 
 
 class Search(NamedTuple):
@@ -68,7 +80,7 @@ class Search(NamedTuple):
     watch: Segments
 
     def solve(
-        self, radius: Scalar, head_radius: Scalar = 1.0, limit: int = STEPS, still: Scalar = False
+        self, radius: Scalar, head_radius: Scalar = 1.0, limit: int = LIMITS.steps, still: Scalar = False
     ) -> Endpoint:
         """The point that every start reaches at its radius, (runs, starts) or one; still: which rest."""
         region, still = self._region(radius, head_radius), np.broadcast_to(still, self.batch)
@@ -94,7 +106,7 @@ class Search(NamedTuple):
         head, scores, region, state = jax.device_put(arrays)
         best, least = endpoint.params, np.full(self.batch, np.inf)
         stop: Index = 0  # no step: only the losses of candidates are needed
-        for _, params in zip(range(CANDIDATES + 1), self.draws(), strict=False):
+        for _, params in zip(range(LIMITS.candidates + 1), self.draws(), strict=False):
             candidate = best_weight(
                 self.problem, self.data, head, scores, region, state._replace(x=params), stop
             )
@@ -172,7 +184,7 @@ class Search(NamedTuple):
         radius = np.asarray(region.head_radius)[..., None]
         v, moving = jax.tree.leaves(self.head)[0] / radius, ~still
         endpoint = self._weight(region, self.head, self.params, limit, True)
-        for _ in range(ROUNDS):
+        for _ in range(LIMITS.rounds):
             params = endpoint.params
 
             def go_on(state: Descent, stop: Index, params: Params = params) -> tuple[Descent, None]:
@@ -183,7 +195,7 @@ class Search(NamedTuple):
             candidate = self._weight(region, Linear(new * radius), params, limit, ~moving)
             candidate = candidate._replace(stationary=candidate.stationary & np.asarray(state.stationary))
             endpoint = where(moving, candidate, endpoint)
-            far, v = np.abs(new - v).max(-1) > 10 * TOLERANCE, np.where(moving[..., None], new, v)
+            far, v = np.abs(new - v).max(-1) > 10 * DESCENT.tolerance, np.where(moving[..., None], new, v)
             moving = moving & far
             if not moving.any():
                 break
@@ -222,7 +234,7 @@ def _refreshed(
     """The better of an endpoint and of fresh starts, start by start, and which fresh ones found the best."""
 
     def solve(search: Search, at_radius: Scalar) -> tuple[Endpoint, AnyArray]:
-        return search.solve(at_radius, head_radius, FEW_STEPS), at_radius
+        return search.solve(at_radius, head_radius, LIMITS.fresh_steps), at_radius
 
     fresh, _ = fresh_endpoints(search, solve, radius, head_radius)
     best = np.arange(search.batch[1]) == np.argmin(fresh.rank, axis=1)[:, None]
@@ -260,7 +272,7 @@ def fresh_endpoints(
 
 def agreement(endpoint: Endpoint) -> float:
     """Two starts whose ranks differ by less found the same minimum."""
-    return AGREEMENT if isinstance(endpoint.head, Linear) else LOSS_AGREEMENT
+    return LIMITS.agreement if isinstance(endpoint.head, Linear) else LIMITS.loss_agreement
 
 
 def compared(followed: Endpoint, fresh: Endpoint) -> tuple[AnyArray, Flags]:
@@ -268,7 +280,7 @@ def compared(followed: Endpoint, fresh: Endpoint) -> tuple[AnyArray, Flags]:
     tolerance = agreement(fresh)
     old, new = np.asarray(followed.rank), np.asarray(fresh.rank)
     loose = np.asarray(followed.stationary) & ~np.asarray(fresh.stationary)
-    better = new < old - np.where(loose, tolerance, SWITCH * tolerance)
+    better = new < old - np.where(loose, tolerance, LIMITS.switch * tolerance)
     least = np.where(better, new, old).min(1, keepdims=True)
     return better, (new < np.inf) & (new <= least + tolerance)
 
@@ -288,12 +300,6 @@ def where(mask: Flags, new: Tree, old: Tree) -> Tree:
 
 
 # ---------------------------------------------------------------------- ridges
-
-ACCURACY = 1e-8
-"""Accuracy of log λ at which the radius of a ridge is found, and of R where a branch ends in a jump."""
-JUMP = 1e-6
-"""An error of log λ that rounding of a stationary point cannot explain: the branch ends in a jump."""
-TRIALS = 200
 
 
 def follow_ridges(search: Search, ridges: Floats) -> Iterator[BestStart]:
@@ -326,7 +332,7 @@ def _at_ridge(search: Search, strength: float, radius: Floats) -> tuple[Endpoint
     The rank of the endpoint is that of L + λR²/2.
     """
     bracket = _Bracket(radius.shape)
-    for _ in range(TRIALS):
+    for _ in range(RIDGE.trials):
         endpoint = search.solve(radius)
         value = endpoint.log_pull + np.log(search.scale) - np.log(radius) - np.log(strength)
         solved = bracket.narrow(radius, value)
@@ -337,7 +343,7 @@ def _at_ridge(search: Search, strength: float, radius: Floats) -> tuple[Endpoint
     penalty = np.log(strength / 2) + 2 * np.log(radius)
     in_logs = search.scores is not None  # then the rank is log(L − L*), else L
     rank = np.logaddexp(endpoint.rank, penalty) if in_logs else endpoint.rank + np.exp(penalty)
-    stationary = endpoint.stationary & (np.abs(value) <= JUMP)
+    stationary = endpoint.stationary & (np.abs(value) <= RIDGE.jump)
     return endpoint._replace(stationary=stationary, rank=rank), radius
 
 
@@ -358,7 +364,7 @@ class _Bracket:
         self.low, self.low_value = np.where(short, (radius, value), (self.low, self.low_value))
         self.high, self.high_value = np.where(short, (self.high, self.high_value), (radius, value))
         self.side = np.where(short, 1, -1)
-        return (np.abs(value) <= ACCURACY) | (self.high - self.low <= ACCURACY * self.low)
+        return (np.abs(value) <= RIDGE.accuracy) | (self.high - self.low <= RIDGE.accuracy * self.low)
 
     def middle(self) -> Floats:
         """The next radius: twice or half the known one, then false position."""
@@ -379,7 +385,7 @@ def _ladder(radii: Floats, head_radii: Floats | None) -> Iterator[tuple[float, f
     yield radii[0], heads[0], True
     for k in range(1, len(radii)):
         grow = max(radii[k] / radii[k - 1], heads[k] / heads[k - 1])
-        rungs = max(int(np.ceil(np.log(grow) / np.log(RATIO))), 1)
+        rungs = max(int(np.ceil(np.log(grow) / np.log(LIMITS.growth))), 1)
         share = np.arange(1, rungs + 1) / rungs
         between = [a[k - 1] ** (1 - share) * a[k] ** share for a in (radii, heads)]
         for j in range(rungs):

@@ -14,7 +14,7 @@ from attsvm.data.equal_keys import merged
 from attsvm.numbers import Float
 from attsvm.training.radius import BallProblem
 from attsvm.training.regularise import searches
-from attsvm.training.search import AGREEMENT, SWITCH
+from attsvm.training.search import LIMITS
 from attsvm.training.segments import Segments, first_steps
 from attsvm_lab.programs.joint_selection import joint_margin
 
@@ -90,8 +90,8 @@ def _with_pair(
             end = begun.solve(radius, head_radius, still=np.array([True, False]))
             ends.append(end._replace(W=radius * end.W, rank=np.where(present, end.rank, [[0.0, np.inf]])))
     ranks = np.stack([end.rank for end in ends], 1)  # of the path and of the pair (runs, k, 2)
-    better = ranks[..., 1] < ranks[..., 0] - SWITCH * AGREEMENT
-    found = ranks <= ranks.min(-1, keepdims=True) + AGREEMENT
+    better = ranks[..., 1] < ranks[..., 0] - LIMITS.switch * LIMITS.agreement
+    found = ranks <= ranks.min(-1, keepdims=True) + LIMITS.agreement
     agreed = np.where(found[..., 0], np.reshape(path.agreed, better.shape), 0)
     if ((agreed <= 1) & ~found[..., 1]).any():
         warnings.warn(
