@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 import attsvm as att
 from attsvm.data.equal_keys import merged
-from attsvm.numbers import Float
+from attsvm.numbers import Bool, Float
 from attsvm.training.radius import BallProblem
 from attsvm.training.regularise import searches
 from attsvm.training.search import LIMITS
@@ -83,16 +83,18 @@ def _with_pair(
     with Segments("joint path", len(path.index), first_steps(tokens, count)) as watch, jax.enable_x64(True):
         search = searches(problem, tokens, head, (count, 2), None, 0, watch)
         for k, (radius, head_radius) in enumerate(zip(path.index, head_radii, strict=True)):
+            params: dict[str, Any] = {"W": np.stack([records.W[:, k] / radius, W], 1)}
             begun = search._replace(
-                params={"W": np.stack([records.W[:, k] / radius, W], 1)},
+                params=params,
                 head=att.Linear(np.stack([np.asarray(records.v)[:, k], head_radius * v], 1)),
             )
             end = begun.solve(radius, head_radius, still=np.array([True, False]))
-            ends.append(end._replace(W=radius * end.W, rank=np.where(present, end.rank, [[0.0, np.inf]])))
+            rank: Any = np.where(present, end.rank, [[0.0, np.inf]])
+            ends.append(end._replace(W=radius * end.W, rank=rank))
     ranks = np.stack([end.rank for end in ends], 1)  # of the path and of the pair (runs, k, 2)
     better = ranks[..., 1] < ranks[..., 0] - LIMITS.switch * LIMITS.agreement
     found = ranks <= ranks.min(-1, keepdims=True) + LIMITS.agreement
-    agreed = np.where(found[..., 0], np.reshape(path.agreed, better.shape), 0)
+    agreed = np.where(found[..., 0], np.reshape(np.asarray(path.agreed), better.shape), 0)
     if ((agreed <= 1) & ~found[..., 1]).any():
         warnings.warn(
             "the starts disagree, and the pair has a larger loss: a smaller one may exist. Pass more starts.",
@@ -117,10 +119,10 @@ def _with_pair(
     return path.changed(**of_run | {"stopped": str(of_run["stopped"])})
 
 
-def _at_length_one(problem: BallProblem, pair: Pair, count: int) -> tuple[Float, Float, Float]:
+def _at_length_one(problem: BallProblem, pair: Pair, count: int) -> tuple[Float, Float, Bool]:
     """v (runs, c) and W (runs, d, e), and which runs have a pair (runs, 1)."""
     v, W = (np.broadcast_to(x, (count, *x.shape[-axes:])) for x, axes in zip(pair, (1, 2), strict=True))
-    present = np.isfinite(v).all(-1) & np.isfinite(W).all((-2, -1))
+    present: Bool = np.asarray(np.isfinite(v).all(-1) & np.isfinite(W).all((-2, -1)))
     v, W = np.where(present[:, None], v, 1.0), np.where(present[:, None, None], W, 1.0)
     v = v / np.asarray(problem.head_norm.value(v[..., None]))[:, None]
     return v, W / np.asarray(problem.norm.value(W))[:, None, None], present[:, None]
