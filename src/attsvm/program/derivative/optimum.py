@@ -91,9 +91,11 @@ class Optimum(NamedTuple):
         selected = over_runs(solution.selected, n, T)
         anchor = selected.argmax(-1)
         exists = over_runs(tokens.mask, n, T) & (anchor[..., None] != np.arange(T))
-        required, competing = over_runs(solution.required, n), (exists & ~selected).any(-1)
-        sizes = (np.reshape(x, (runs, n)) for x in (tokens.key_size, tokens.query_size))
-        units = Units.of(*sizes, np.where(competing, required, 0.0))
+        required = over_runs(solution.required, n)
+        sizes = [np.reshape(x, (runs, n)) for x in (tokens.key_size, tokens.query_size)]
+        units = Units.of(*sizes, required)
+        if units.required.any():  # an example without a losing token sets no unit
+            units = Units.of(*sizes, np.where((exists & ~selected).any(-1), required, 0.0))
         size = times_power(np.reshape(size, runs), -units.weight)
         pull, price = np.reshape(multipliers, (runs, n, T)), np.full((runs, n), np.inf)
         if solution.slack is None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Bool, Float
+from attsvm.numbers.compiled import read_only
 from attsvm.program.derivative import gram
 from attsvm.program.derivative.active import ActiveRows, active_rows
 from attsvm.program.derivative.gram import Cotangents
@@ -112,29 +113,46 @@ class Derivative:
 
         The multipliers are those of `Solution`: λ_j = μ_j / N(W) of a hard margin, μ_j of a soft one.
         """
-        optimum, units, soft = self.optimum, self.optimum.units, self._soft
+        bars, units, soft = (W, norm, margin, multipliers, shortfall), self.optimum.units, self._soft
+        if not any(exponents.any() for exponents in units):
+            return self._pull_back(*bars)
+        of_multipliers = units.weight - units.rows if soft else -units.rows
+        powers = units.weight, units.weight, -units.weight, of_multipliers, units.required
+        near = (None if x is None else times_power(x, k) for x, k in zip(bars, powers, strict=True))
+        powers_of_data = -units.keys, -units.queries, -units.required, units.rows - units.weight
+        return Cotangents(*map(times_power, self._pull_back(*near), powers_of_data))
+
+    def _pull_back(
+        self,
+        W: Float | None,
+        norm: Float | None,
+        margin: Float | None,
+        multipliers: Float | None,
+        shortfall: Float | None,
+    ) -> Cotangents:
+        """The same for the optimum, in its units."""
+        optimum, soft = self.optimum, self._soft
         P, change = np.zeros(optimum.W.shape), np.zeros(optimum.pull.shape)
-        W_bar: Float = np.zeros(P.shape)
-        pull_bar: Float = np.zeros(change.shape)
-        norm_bar = np.zeros(len(W_bar)) if norm is None else times_power(norm, units.weight)
+        norm_bar = np.zeros(len(P)) if norm is None else norm
         if margin is not None:
-            norm_bar = norm_bar - times_power(margin, -units.weight) * self._inverse_size**2
-        if W is not None:
-            W_bar = W_bar + times_power(W, units.weight)
+            norm_bar = norm_bar - margin * self._inverse_size**2
+        W_bar = np.zeros(P.shape) if W is None else W
+        pull_bar: Float = np.zeros(change.shape)
         if multipliers is not None:
-            power = units.weight - units.rows if soft else -units.rows
-            pull_bar = times_power(multipliers, power) * self.rows.active
+            pull_bar = multipliers * self.rows.active
             if not soft:
                 pull_bar *= self._inverse_size[:, None, None]
                 norm_bar = norm_bar - np.einsum("rnt,rnt->r", pull_bar, optimum.pull) * self._inverse_size
         if shortfall is not None:
-            self._add_shortfall(times_power(shortfall, units.required), W_bar, change)
+            W_bar = W_bar - self._of_shortfall(shortfall, change)
         if W is None and multipliers is None and not soft:
             # dN = Σ λ_j (db_j − ⟨dA_j, W⟩), in every norm.
             change = (norm_bar * self._inverse_size)[:, None, None] * optimum.pull
         elif self._euclidean:
-            W_bar += (norm_bar * self._inverse_size)[:, None, None] * optimum.W
-            gram.solve_runs(optimum, self.rows, self._workspace, W_bar, pull_bar, change, P)
+            if norm_bar.any():
+                W_bar = W_bar + (norm_bar * self._inverse_size)[:, None, None] * optimum.W
+            bars = read_only(W_bar), read_only(pull_bar)
+            gram.solve_runs(optimum, self.rows, self._workspace, *bars, change, P)
         elif has_derivative(self.norm):
             for run, near in enumerate(self.local):
                 active = self.rows.active[run]
@@ -146,18 +164,22 @@ class Derivative:
             )
         shapes = optimum.keys.shape, optimum.queries.shape, optimum.required.shape, optimum.price.shape
         out, sums = Cotangents(*map(np.zeros, shapes)), np.empty((4, optimum.keys.shape[-1]))
-        gram.spread(optimum, self.rows, sums, pull_bar, change, P, out)
-        powers = -units.keys, -units.queries, -units.required, units.rows - units.weight
-        return Cotangents(*map(times_power, out, powers))
+        gram.spread(optimum, self.rows, sums, read_only(pull_bar), change, P, out)
+        return out
 
-    def _add_shortfall(self, bar: Float, W_bar: Float, change: Float) -> None:
-        """ξ_i = b_i − ⟨A_j, W⟩ of the reference j of an example that falls short; no other ξ changes."""
+    def _of_shortfall(self, bar: Float, change: Float) -> Float:
+        """ξ_i = b_i − ⟨A_j, W⟩ of the reference j of an example that falls short; no other ξ changes.
+
+        Σ ξ̄_i A_j (r, d, e); ξ̄ is added to the change of the references.
+        """
         keys, queries, reference = self.optimum.keys, self.optimum.queries, self.rows.reference
         run, example = np.nonzero(reference >= 0)
         token, bars = reference[run, example], bar[run, example]
         delta = keys[run, example, self.optimum.anchor[run, example]] - keys[run, example, token]
-        np.subtract.at(W_bar, run, (bars[:, None] * delta)[:, :, None] * queries[run, example][:, None])
         change[run, example, token] += bars
+        out = np.zeros(self.optimum.W.shape)
+        np.add.at(out, run, (bars[:, None] * delta)[:, :, None] * queries[run, example][:, None])
+        return out
 
     @property
     def _soft(self) -> bool:
