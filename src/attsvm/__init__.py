@@ -12,7 +12,7 @@ __version__ = "0.3.0"
 _HOME = defining_modules(__name__)
 
 # Reached by name, but not by `from attsvm import *`: they need an extra, or would hide the library JAX.
-_APART = ("AttentionProbe", "heads", "jax", "probe", "torch")
+_APART = ("heads", "jax", "probe", "torch")
 
 __all__ = [name for name in _HOME if name not in _APART]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -57,10 +57,8 @@ if TYPE_CHECKING:
     )
     from attsvm.data.path import Path as Path
     from attsvm.data.selection import (
-        TiedScores as TiedScores,
         attended_tokens as attended_tokens,
         best_tokens as best_tokens,
-        equal_losing_scores as equal_losing_scores,
         locally_optimal as locally_optimal,
         scores as scores,
         soft_sparsity as soft_sparsity,
@@ -72,7 +70,6 @@ if TYPE_CHECKING:
         Entrywise as Entrywise,
         LongestRow as LongestRow,
         Norm as Norm,
-        RowWise as RowWise,
         Schatten as Schatten,
         capabilities_of as capabilities_of,
         frobenius as frobenius,
@@ -83,8 +80,6 @@ if TYPE_CHECKING:
     )
     from attsvm.norms.factored import Factored as Factored
     from attsvm.norms.layouts import HeadLayout as HeadLayout
-    from attsvm.probe import AttentionProbe as AttentionProbe
-    from attsvm.program.certificate import Certificate as Certificate
     from attsvm.program.finite_part import finite_part as finite_part
     from attsvm.program.max_margin import (
         label_support as label_support,
@@ -132,7 +127,6 @@ if TYPE_CHECKING:
         SquaredError as SquaredError,
     )
     from attsvm.training.regularise import (
-        StartsDisagree as StartsDisagree,
         regularisation_path as regularisation_path,
     )
     from attsvm.training.rules import Optimizer as Optimizer

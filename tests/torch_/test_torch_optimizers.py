@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
-from attsvm import Entrywise, LongestRow, RowWise, Schatten, frobenius, l1, linf, nuclear, spectral  # noqa: E402
+from attsvm import Entrywise, LongestRow, Schatten, frobenius, l1, linf, nuclear, spectral  # noqa: E402
+from attsvm.norms import RowWise  # noqa: E402
 from attsvm.torch import LpMirrorDescent, SteepestDescent  # noqa: E402
 
 NORMS = [

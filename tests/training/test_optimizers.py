@@ -7,8 +7,9 @@ import optax
 import pytest
 from scipy.linalg import block_diag
 
-from attsvm import Entrywise, LongestRow, RowWise, Schatten, frobenius, l1, linf, nuclear, spectral
+from attsvm import Entrywise, LongestRow, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.datasets import sphere
+from attsvm.norms import RowWise
 from attsvm.training.optimizers import gd, mirror, per_block, polyak, scale_free, steepest
 from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train

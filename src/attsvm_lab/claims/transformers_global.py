@@ -148,7 +148,7 @@ def _global(seed: int, tokens: att.Tokens, v: Float, size: float = 1.0) -> Verdi
         at_least("share of runs at the best tokens", best[can].mean(), 1.0),
         at_least("margin ratio", ratio[can].min(), 1 - SMOOTHING),
         reported("separable draws", can.sum()),
-        reported("share of draws with equal losing scores", np.mean(att.equal_losing_scores(tokens, v))),
+        reported("share of draws with equal losing scores", np.mean(programs.equal_losing_scores(tokens, v))),
         given={"all best tokens are separable": bool(can.all())},
     )
 

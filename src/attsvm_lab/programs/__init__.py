@@ -23,6 +23,7 @@ from attsvm._support.lazy import exports
 __getattr__, __dir__, __all__ = exports(__name__)
 
 if TYPE_CHECKING:
+    from attsvm.data.selection import equal_losing_scores as equal_losing_scores
     from attsvm_lab.programs.adam import AdamMargin as AdamMargin, adam_margin as adam_margin
     from attsvm_lab.programs.assumptions import (
         all_tokens_support as all_tokens_support,

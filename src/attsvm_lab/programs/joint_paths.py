@@ -13,7 +13,7 @@ import attsvm as att
 from attsvm.data.equal_keys import merged
 from attsvm.numbers import Bool, Float
 from attsvm.training.radius import BallProblem
-from attsvm.training.regularise import searches
+from attsvm.training.regularise import StartsDisagree, searches
 from attsvm.training.search import LIMITS
 from attsvm.training.segments import Segments, first_steps
 from attsvm_lab.programs.joint_selection import joint_margin
@@ -44,7 +44,7 @@ def joint_path(
     if pair is None:
         return att.regularisation_path(tokens, head, **arguments)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", att.StartsDisagree)  # the pair is another witness
+        warnings.simplefilter("ignore", StartsDisagree)  # the pair is another witness
         path = att.regularisation_path(tokens, head, **arguments)
     return _with_pair(path, pair, head, np.asarray(head_radii, float), options)
 
@@ -98,7 +98,7 @@ def _with_pair(
     if ((agreed <= 1) & ~found[..., 1]).any():
         warnings.warn(
             "the starts disagree, and the pair has a larger loss: a smaller one may exist. Pass more starts.",
-            att.StartsDisagree,
+            StartsDisagree,
             stacklevel=3,
         )
     unsettled = (better & ~np.stack([end.stationary[:, 1] for end in ends], 1)).any(-1)

@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 
 import attsvm as att
+from attsvm.training.regularise import StartsDisagree
 from attsvm_lab import programs
 from attsvm_lab.programs.joint_paths import best_pair
 
@@ -36,12 +37,12 @@ def contradiction():
 def both():
     tokens, v = problems()
     with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", att.StartsDisagree)
+        warnings.simplefilter("always", StartsDisagree)
         paths = [
             path(tokens, att.Linear(v), radii=RADII, head_radii=HEAD_RADII, starts=4)
             for path in (programs.joint_path, att.regularisation_path)
         ]
-    return *paths, [one for one in told if one.category is att.StartsDisagree]
+    return *paths, [one for one in told if one.category is StartsDisagree]
 
 
 def log_loss_of_the_pair(tokens, radius, head_radius):
