@@ -25,8 +25,8 @@ ROOM = 1.2
 INSIDE, BELOW = 0.95, 0.5
 """Frobenius norm of the first C, and first spectral margin as a share of the largest one for that C."""
 
-MOST = 60_000
-"""Unknowns times rows of their linear maps: beyond, BLAS on large blocks outweighs NumPy's calls."""
+MOST = {1.0: 50_000, math.inf: 120_000}
+"""Unknowns times rows of their linear maps, by exponent: beyond, BLAS on large blocks outweighs calls."""
 
 STEPS, TURNS = 30, 4
 """Newton steps at most; solves with each factor, of which all but the first correct the second order."""
@@ -47,7 +47,7 @@ Maps = tuple[Float, Float, Float, Float]
 def fits(w: int, d: int, e: int, norm: Norm) -> bool:
     """Whether a program of w rows and a weight (d, e) is solved faster here than by NumPy."""
     unknowns = w if norm.p == 1 else d * e + 1
-    return capabilities_of(norm).acts_on == "singular values" and unknowns * (d * e + w) <= MOST
+    return capabilities_of(norm).acts_on == "singular values" and unknowns * (d * e + w) <= MOST[norm.p]
 
 
 def solve_small(
