@@ -67,6 +67,23 @@ def test_no_path_of_head_and_weight_is_worse_than_the_pair_of_the_programs():
     assert (begun.loss <= plain.loss * (1 + 1e-3))[:, -1].all()
 
 
+def test_the_pair_is_chosen_where_every_loss_underflows():
+    tokens, v = problems()
+    far = {"radii": [100.0], "head_radii": [1e5], "starts": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", att.StartsDisagree)
+        begun = programs.joint_path(tokens, att.Linear(v), **far)
+        plain = att.regularisation_path(tokens, att.Linear(v), **far)
+    assert not plain.loss[:, 0].all() and not begun.loss.any()
+
+    def margins(path):
+        pooled = np.einsum("rnt,rntd->rnd", path.attention[:, 0], tokens.values)
+        return (np.einsum("rnd,rd->rn", pooled, path.v[:, 0]) * tokens.labels).min(-1)
+
+    assert (margins(begun) >= margins(plain) * (1 - 1e-6)).all()
+    assert (margins(begun) > 1.1 * margins(plain)).any()  # one random start misses it
+
+
 def test_runs_without_a_pair_are_searched_as_before():
     tokens = contradiction()
     assert best_pair(tokens) is None
