@@ -115,7 +115,7 @@ class Settings:
             "weight": weight,
             "loss": look_up("loss", self.loss, known_losses),
             "steps": self.steps,
-            "batch": batches.Batches(self.batch) if self.batch else None,
+            "batch": batches.Batches(self.batch) if self.batch > 0 else None,
         }
 
     def _compositional(self) -> Any:
