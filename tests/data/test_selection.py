@@ -8,14 +8,12 @@ import pytest
 from attsvm import (
     Linear,
     Path,
-    TiedScores,
     Tokens,
     attended_tokens,
     best_tokens,
     classify,
     correlation,
     datasets,
-    equal_losing_scores,
     gd,
     locally_optimal,
     max_margin,
@@ -23,7 +21,7 @@ from attsvm import (
     soft_sparsity,
     train,
 )
-from attsvm.data.selection import as_attention, as_head, as_selected
+from attsvm.data.selection import TiedScores, as_attention, as_head, as_selected, equal_losing_scores
 
 pytestmark = pytest.mark.quick
 

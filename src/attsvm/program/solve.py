@@ -194,8 +194,8 @@ def _sized(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     """
     if program.units.soft or not np.any(answer.separable):
         return answer
-    total = (np.maximum(answer.multipliers, 0.0) * program.bound).sum((-2, -1))
     with np.errstate(all="ignore"):
+        total = (np.maximum(answer.multipliers, 0.0) * program.bound).sum((-2, -1))
         factor = np.asarray(norm.value(answer.W)) / total
         wrong = answer.separable & (np.abs(factor - 1) > TOLERANCE) & (factor > 0) & (factor < np.inf)
     if not wrong.any():

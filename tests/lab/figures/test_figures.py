@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import attsvm as att
-from attsvm_lab import figures
+from attsvm_lab import figures, programs
 from attsvm_lab.figures.mirror_descent import rates
 from tests.lab.figures.arrays import IDEAL, agreements, arrays, computed
 
@@ -152,7 +151,7 @@ def test_joint_paths_are_judged_by_the_programs_of_their_ratios(monkeypatch, alo
         lengths = np.array(radii)[:, None] / np.linalg.norm(rays, axis=-1)[:, None, None]
         return SimpleNamespace(W=(lengths * rays[:, None])[..., None])
 
-    monkeypatch.setattr(att, "regularisation_path", path)
+    monkeypatch.setattr(programs, "joint_path", path)
     found = figure(**size, radii=(30.0, 300.0))
     statuses = [check.agreement for check in figure.checks(found)]
     assert len(statuses) == 5 and statuses.count(UNEXPLAINED) == open_numbers

@@ -71,7 +71,7 @@ def test_the_pair_is_chosen_where_every_loss_underflows():
     tokens, v = problems()
     far = {"radii": [100.0], "head_radii": [1e5], "starts": 1}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", att.StartsDisagree)
+        warnings.simplefilter("ignore", StartsDisagree)
         begun = programs.joint_path(tokens, att.Linear(v), **far)
         plain = att.regularisation_path(tokens, att.Linear(v), **far)
     assert not plain.loss[:, 0].all() and not begun.loss.any()
