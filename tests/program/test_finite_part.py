@@ -7,21 +7,12 @@ import pytest
 from attsvm import Tokens, datasets
 from attsvm.program.constraints import Constraints
 from attsvm.program.finite_part import finite_part
-
-
-def softmax(logits):
-    s = np.exp(logits - logits.max(-1, keepdims=True))
-    return s / s.sum(-1, keepdims=True)
+from tests.program.tied import softmax, tied_problem
 
 
 @pytest.fixture
 def problem():
-    tokens, _ = datasets.sphere(3, 5, 8, seed=0)
-    selected = np.zeros((3, 5), bool)
-    selected[:, [1, 3, 4]] = True
-    W = np.random.default_rng(1).standard_normal((8, 8))
-    logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries)
-    return tokens, selected, softmax(np.where(selected, logits, -np.inf))
+    return tied_problem()
 
 
 def test_the_finite_part_reproduces_the_attention_among_selected_tokens(problem):

@@ -18,23 +18,14 @@ from attsvm import (
 from attsvm.norms import RowWise
 from attsvm.program.constraints import Constraints
 from attsvm_lab.programs import MaxNorm, finite_part_in, prescribed
+from tests.program.tied import tied_problem
 
 NORMS = [nuclear, spectral, l1, linf, Entrywise(1.5), Entrywise(3), Schatten(1.1), Schatten(8), MaxNorm()]
 
 
-def softmax(logits):
-    s = np.exp(logits - logits.max(-1, keepdims=True))
-    return s / s.sum(-1, keepdims=True)
-
-
 @pytest.fixture
 def problem():
-    tokens, _ = datasets.sphere(3, 5, 8, seed=0)
-    selected = np.zeros((3, 5), bool)
-    selected[:, [1, 3, 4]] = True
-    W = np.random.default_rng(1).standard_normal((8, 8))
-    logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries)
-    return tokens, selected, softmax(np.where(selected, logits, -np.inf))
+    return tied_problem()
 
 
 @pytest.fixture
